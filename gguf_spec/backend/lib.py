@@ -1,0 +1,219 @@
+"""Loading libllama, and finding out whether it is one that we know.
+
+Everything is looked up once, by name. What we cannot do without raises a BackendError; what only
+some features need is left out and named in ``Lib.missing``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from gguf_spec.backend.log import LOG, captured_stderr
+from gguf_spec.errors import BackendError
+
+SUPPORTED = "llama-cpp-python >=0.3.36,<0.4"
+
+# Value: the feature that is off without the symbol.
+OPTIONAL = {
+    "llama_model_n_swa": "prefix reuse with sliding-window attention",
+    "llama_state_seq_get_size_ext": "checkpoints of recurrent state",
+    "llama_state_seq_get_data_ext": "checkpoints of recurrent state",
+    "llama_state_seq_set_data_ext": "checkpoints of recurrent state",
+    "llama_print_system_info": "listing of CPU features",
+}
+REQUIRED = (
+    "llama_backend_init",
+    "llama_model_default_params",
+    "llama_context_default_params",
+    "llama_model_load_from_file",
+    "llama_model_free",
+    "llama_init_from_model",
+    "llama_free",
+    "llama_get_memory",
+    "llama_memory_clear",
+    "llama_memory_seq_rm",
+    "llama_memory_seq_pos_min",
+    "llama_memory_seq_pos_max",
+    "llama_decode",
+    "llama_synchronize",
+    "llama_get_logits_ith",
+    "llama_set_n_threads",
+    "llama_model_get_vocab",
+    "llama_vocab_n_tokens",
+    "llama_vocab_is_eog",
+    "llama_vocab_is_control",
+    "llama_tokenize",
+    "llama_token_to_piece",
+    "llama_log_set",
+)
+
+
+@dataclass
+class Lib:
+    """libllama's functions (``api.llama_…``), its version, and the features it lacks."""
+
+    api: ModuleType
+    version: str
+    missing: dict[str, str] = field(default_factory=dict)
+    _keep: list[Any] = field(default_factory=list)
+
+    def has(self, symbol: str) -> bool:
+        """Whether the optional ``symbol`` is there."""
+        return symbol not in self.missing
+
+
+@functools.cache
+def load_lib() -> Lib:
+    """Import llama-cpp-python, check it, and take over its log.
+
+    Raises:
+        BackendError: it is not installed, does not load, or is not a version that we know.
+    """
+    try:
+        with captured_stderr():
+            import llama_cpp
+            from llama_cpp import llama_cpp as api
+    except Exception as error:
+        # A broken shared library raises whatever the loader raises: OSError, RuntimeError, …
+        raise BackendError(
+            f"llama-cpp-python does not load: {error}",
+            hint=f"install it again: pip install --force-reinstall '{SUPPORTED.replace(' ', '')}'",
+        ) from error
+    lib = Lib(api, str(getattr(llama_cpp, "__version__", "unknown")))
+    self_test(lib)
+    callback = api.llama_log_callback(lambda level, text, _: LOG.write(level, text))
+    lib._keep.append(callback)
+    api.llama_log_set(callback, ctypes.c_void_p(0))
+    # libllama may speak while the process ends, when there is no Python left to call.
+    silent = api.llama_log_callback()  # a null function
+    atexit.register(api.llama_log_set, silent, ctypes.c_void_p(0))
+    with captured_stderr():
+        api.llama_backend_init()
+    return lib
+
+
+def self_test(lib: Lib) -> None:
+    """Compare symbols and structures with what this program was written for.
+
+    A libllama with another structure layout would read our parameters from the wrong places. Its
+    defaults, read through our layout, tell: they are distinct and stand at both ends.
+
+    Raises:
+        BackendError: something that we cannot do without is missing or different.
+    """
+    api = lib.api
+    absent = [name for name in REQUIRED if not hasattr(api, name)]
+    if absent:
+        raise _unknown(lib, f"it lacks {', '.join(absent)}")
+    lib.missing.update({s: f for s, f in OPTIONAL.items() if not hasattr(api, s)})
+    model, context = api.llama_model_default_params(), api.llama_context_default_params()
+    for name, values, expected in (
+        (
+            "llama_model_params",
+            (model.n_gpu_layers, model.split_mode, model.use_extra_bufts, model.no_alloc),
+            (-1, 1, True, False),
+        ),
+        (
+            "llama_context_params",
+            (context.n_ctx, context.n_batch, context.n_ubatch, context.n_seq_max),
+            (512, 2048, 512, 1),
+        ),
+        (
+            "llama_context_params",
+            (context.flash_attn_type, context.type_k, context.type_v, context.yarn_ext_factor),
+            (-1, 1, 1, -1.0),
+        ),
+        (
+            "llama_context_params",
+            (context.embeddings, context.offload_kqv, context.op_offload, context.n_samplers),
+            (False, True, True, 0),
+        ),
+    ):
+        if values != expected:
+            raise _unknown(lib, f"the layout of {name} differs ({values} instead of {expected})")
+
+
+def _unknown(lib: Lib, what: str) -> BackendError:
+    return BackendError(
+        f"llama-cpp-python {lib.version} is not a version that gguf-spec knows: {what}",
+        hint=f"install a supported one: pip install '{SUPPORTED.replace(' ', '')}'",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that ggml offers. Sizes in bytes; ``kind`` is cpu, gpu, igpu, accel or meta."""
+
+    name: str
+    description: str
+    kind: str
+    total: int
+    free: int
+
+
+_DEVICE_KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
+
+
+def list_devices() -> list[Device]:
+    """Devices that this build of llama.cpp can compute on; empty where ggml does not tell."""
+    lib = load_lib()
+    base = getattr(lib.api, "_base_path", None) or os.path.join(
+        os.path.dirname(str(lib.api.__file__)), "lib"
+    )
+    try:
+        ggml = _ggml(str(base))
+    except (OSError, AttributeError):
+        return []
+    devices = []
+    for i in range(ggml.ggml_backend_dev_count()):
+        device = ctypes.c_void_p(ggml.ggml_backend_dev_get(i))
+        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        devices.append(
+            Device(
+                ggml.ggml_backend_dev_name(device).decode(),
+                ggml.ggml_backend_dev_description(device).decode(),
+                _DEVICE_KINDS.get(ggml.ggml_backend_dev_type(device), "unknown"),
+                total.value,
+                free.value,
+            )
+        )
+    return devices
+
+
+class _Ggml:
+    """The device functions of ggml, which lie in two libraries."""
+
+    def __init__(self, registry: ctypes.CDLL, base: ctypes.CDLL) -> None:
+        size, pointer, text = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
+        size_p = ctypes.POINTER(ctypes.c_size_t)
+        for library, name, restype, argtypes in (
+            (registry, "ggml_backend_dev_count", size, []),
+            (registry, "ggml_backend_dev_get", pointer, [size]),
+            (base, "ggml_backend_dev_name", text, [pointer]),
+            (base, "ggml_backend_dev_description", text, [pointer]),
+            (base, "ggml_backend_dev_type", ctypes.c_int, [pointer]),
+            (base, "ggml_backend_dev_memory", None, [pointer, size_p, size_p]),
+        ):
+            function = getattr(library, name)
+            function.restype, function.argtypes = restype, argtypes
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+@functools.cache
+def _ggml(folder: str) -> _Ggml:
+    import pathlib
+
+    from llama_cpp._ctypes_extensions import load_shared_library  # finds the platform's file names
+
+    path = pathlib.Path(folder)
+    return _Ggml(load_shared_library("ggml", path), load_shared_library("ggml-base", path))

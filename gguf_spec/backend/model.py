@@ -1,0 +1,236 @@
+"""A loaded model: weights and vocabulary."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+from gguf_spec.backend.lib import Lib, load_lib
+from gguf_spec.backend.log import LOG, captured_stderr
+from gguf_spec.errors import BackendError, NoFitError
+
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_ALL_LAYERS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParams:
+    """How to load a model. ``n_gpu_layers`` None loads every layer onto a GPU if there is one.
+
+    ``repack`` allows weights to be stored rearranged for the CPU (llama.cpp's extra buffer types).
+    """
+
+    n_gpu_layers: int | None = None
+    split_mode: str = "layer"
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    use_mmap: bool = True
+    use_mlock: bool = False
+    repack: bool = True
+
+
+class LlamaModel:
+    """A model in memory. Close it, or use it as a context manager; contexts on it close first.
+
+    Raises (constructor):
+        BackendError: libllama could not load the file; the message holds its own words.
+        NoFitError: there was not enough memory.
+        KeyboardInterrupt: the load was interrupted, and nothing stays behind.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        params: ModelParams | None = None,
+        *,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.lib: Lib = load_lib()
+        begun = perf_counter()
+        self._handle: int | None = self._load(params or ModelParams(), progress)
+        self.load_seconds = perf_counter() - begun
+        api = self.lib.api
+        self._vocab = api.llama_model_get_vocab(self._handle)
+        self.n_vocab = int(api.llama_vocab_n_tokens(self._vocab))
+        self.n_ctx_train = int(api.llama_model_n_ctx_train(self._handle))
+        self.n_embd = int(api.llama_model_n_embd(self._handle))
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def handle(self) -> int:
+        """The pointer that libllama wants.
+
+        Raises:
+            BackendError: the model has been closed.
+        """
+        if self._handle is None:
+            raise BackendError("the model has been closed")
+        return self._handle
+
+    @property
+    def n_swa(self) -> int:
+        """Width of the sliding attention window in tokens, 0 if there is none."""
+        if not self.lib.has("llama_model_n_swa"):
+            return 0
+        return int(self.lib.api.llama_model_n_swa(self.handle))
+
+    @functools.cached_property
+    def add_bos(self) -> bool:
+        """Whether the vocabulary wants a BOS token in front of a text."""
+        return bool(self.lib.api.llama_vocab_get_add_bos(self._vocab))
+
+    @functools.cached_property
+    def bos(self) -> int:
+        """Id of the BOS token, -1 if there is none."""
+        return int(self.lib.api.llama_vocab_bos(self._vocab))
+
+    @functools.cached_property
+    def eos(self) -> int:
+        """Id of the EOS token, -1 if there is none."""
+        return int(self.lib.api.llama_vocab_eos(self._vocab))
+
+    def is_end(self, token: int) -> bool:
+        """Whether ``token`` ends a generation (llama.cpp's EOG: end of text, of turn …)."""
+        return bool(self.lib.api.llama_vocab_is_eog(self._vocab, token))
+
+    def is_control(self, token: int) -> bool:
+        """Whether ``token`` is a control token: one that no ordinary text produces."""
+        return bool(self.lib.api.llama_vocab_is_control(self._vocab, token))
+
+    def tokenize(
+        self, text: str, *, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids of ``text``. ``add_special`` adds BOS and EOS if the vocabulary says so,
+        ``parse_special`` recognises control tokens written out in the text.
+
+        Raises:
+            BackendError: libllama could not tokenize the text.
+        """
+        data = text.encode("utf-8", errors="replace")
+        room = len(data) + 8
+        for _ in range(2):
+            buffer = (ctypes.c_int32 * room)()
+            count = self.lib.api.llama_tokenize(
+                self._vocab, data, len(data), buffer, room, add_special, parse_special
+            )
+            if count >= 0:
+                return list(buffer[:count])
+            room = -count
+        raise BackendError(f"libllama could not tokenize a text of {len(data)} bytes")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that ``token`` stands for; control tokens stand for none."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._piece(token, special=False)
+        return piece
+
+    def special_text(self, token: int) -> str:
+        """How ``token`` is written, control tokens included; "" for no token (id -1)."""
+        return self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+
+    def close(self) -> None:
+        """Free the model. Further calls do nothing."""
+        if self._handle is not None:
+            self.lib.api.llama_model_free(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        room = 64
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(room)
+            count = self.lib.api.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if count >= 0:
+                return bytes(buffer.raw[:count])
+            room = -count
+        return b""
+
+    def _load(self, params: ModelParams, progress: Callable[[float], None] | None) -> int:
+        api = self.lib.api
+        raw = api.llama_model_default_params()
+        raw.n_gpu_layers = _ALL_LAYERS if params.n_gpu_layers is None else params.n_gpu_layers
+        raw.split_mode = _SPLIT_MODES[params.split_mode]
+        raw.main_gpu = params.main_gpu
+        raw.load_mode = _load_mode(params)
+        raw.use_extra_bufts = params.repack
+        if params.tensor_split:
+            # Read during the load only, so that a local array lives long enough.
+            split = _float_array(params.tensor_split, int(api.llama_max_devices()))
+            raw.tensor_split = split
+        watch = _LoadWatch(progress)
+        raw.progress_callback = callback = api.llama_progress_callback(watch)
+        mark = len(LOG.lines)
+        with captured_stderr():
+            # Ctrl-C: Python runs its handler inside the callback, which then says "stop".
+            handle = api.llama_model_load_from_file(str(self.path).encode(), raw)
+        del callback
+        if watch.error is not None:
+            if handle:
+                api.llama_model_free(handle)
+            raise watch.error
+        if not handle:
+            raise load_error(f"libllama could not load {self.path.name}", mark)
+        return int(handle)
+
+
+class _LoadWatch:
+    """The progress callback: reports, and stops the load when Python wants to raise something."""
+
+    def __init__(self, progress: Callable[[float], None] | None) -> None:
+        self.error: BaseException | None = None
+        self._progress = progress
+        self._thread = threading.get_ident()
+
+    def __call__(self, fraction: float, _: object) -> bool:
+        try:
+            if self.error is None and self._progress and threading.get_ident() == self._thread:
+                self._progress(fraction)
+        except BaseException as error:  # an exception cannot cross libllama; it is raised later
+            self.error = error
+        return self.error is None
+
+
+def load_error(what: str, mark: int) -> BackendError | NoFitError:
+    """The error for a failed load or context, in libllama's own words since log line ``mark``."""
+    LOG.errors()  # flushes a partial line
+    said = [line.strip() for level, line in list(LOG.lines)[mark:] if level in ("warn", "error")]
+    said = said or [line.strip() for line in LOG.errors()[-3:]]
+    words = "; ".join(dict.fromkeys(said[-3:]))
+    lowered = " ".join(said).lower()
+    if any(s in lowered for s in ("out of memory", "failed to allocate", "unable to allocate")):
+        return NoFitError(
+            f"{what}: not enough memory ({words})",
+            hint="lower -g/--n-gpu-layers or -c/--ctx-size, or choose a smaller quantization",
+        )
+    return BackendError(
+        f"{what}{': ' + words if words else ''}", hint="--debug shows all that llama.cpp said"
+    )
+
+
+def _load_mode(params: ModelParams) -> int:
+    """llama.cpp's load modes: bit 0 is mmap, bit 1 mlock; -1 lets it choose."""
+    if params.use_mmap and not params.use_mlock:
+        return -1
+    return int(params.use_mmap) + 2 * int(params.use_mlock)
+
+
+def _float_array(values: Sequence[float], size: int) -> ctypes.Array[ctypes.c_float]:
+    return (ctypes.c_float * max(size, len(values)))(*values)

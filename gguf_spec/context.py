@@ -1,0 +1,80 @@
+"""The seam between the engine and whatever computes logits: libllama, or a table in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gguf_spec.errors import RunError
+
+
+class NoSlotError(RunError):
+    """The cache has no room for these rows; nothing was computed."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive tokens of one sequence, to be decoded at positions from ``start`` on.
+
+    The last ``n_outputs`` of them get logits. ``row`` is the index of the first token in the batch
+    that was decoded last; the target sets it.
+    """
+
+    seq: int
+    start: int
+    tokens: Sequence[int]
+    n_outputs: int
+    row: int = 0
+
+
+class ModelContext(Protocol):
+    """A context of a model, target or draft: a cache of several sequences, and logits of rows.
+
+    A decode that raises leaves the cached length of its sequences unknown: ``clear`` them.
+    """
+
+    n_vocab: int
+    n_ctx: int
+    """Tokens that fit into the cache of one sequence."""
+    n_seq_max: int
+    n_batch: int
+    """Most rows in one decode."""
+    n_ubatch: int
+    """Rows computed at a time: the size of a prefill chunk."""
+    max_width: int
+    """Most rows with logits that one sequence may have in one decode."""
+    removes_tail: bool
+    """Whether ``remove`` works on a sequence's tail; if not, the engine takes checkpoints."""
+    busy_seconds: float
+    """Time spent inside, summed over all calls."""
+
+    def decode(self, runs: Sequence[Run]) -> None:
+        """Compute the rows of all ``runs`` in one batch and append them to their sequences.
+
+        Raises:
+            NoSlotError: the cache is full; it is unchanged.
+            BackendError: the computation failed.
+        """
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        """Logits of batch row ``row``, shape [n_vocab]: a view, valid until the next ``decode``."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether ``token`` ends a generation."""
+
+    def remove(self, seq: int, start: int) -> bool:
+        """Drop the tokens of ``seq`` from position ``start`` on; False if that is impossible,
+        and then nothing has changed."""
+
+    def save(self, seq: int) -> object:
+        """A checkpoint of ``seq`` that ``restore`` understands."""
+
+    def restore(self, seq: int, checkpoint: object) -> None:
+        """Put ``seq`` back to the checkpoint, dropping what came later."""
+
+    def clear(self, seq: int) -> None:
+        """Drop all tokens of ``seq``."""

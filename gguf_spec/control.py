@@ -1,0 +1,57 @@
+"""How much to draft, and from which source, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Ask drafter number ``drafter`` for ``n_min`` to ``n_max`` tokens; fewer are not worth it."""
+
+    drafter: int
+    n_max: int
+    n_min: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What came of one target decode after prefill. Times in seconds."""
+
+    drafter: int | None
+    n_drafted: int
+    n_accepted: int
+    draft_seconds: float
+    decode_seconds: float
+
+
+class Controller(Protocol):
+    """Decides before each round, and learns from what came of it."""
+
+    def choose(self, limit: int) -> Sequence[Choice]:
+        """Drafters to ask, in order; the first that offers a draft wins. None: decode plainly.
+
+        ``limit`` is what context, token budget and batch leave room for, at least 1.
+        """
+
+    def record(self, result: Round) -> None:
+        """Learn from a round."""
+
+
+class FixedPolicy:
+    """Always ask every drafter in order, each up to its ceiling."""
+
+    def __init__(self, ceilings: Sequence[int], n_min: int = 0) -> None:
+        self._ceilings = tuple(ceilings)
+        self._n_min = max(n_min, 1)
+
+    def choose(self, limit: int) -> Sequence[Choice]:
+        """All drafters, in order."""
+        return [
+            Choice(i, min(limit, ceiling), self._n_min) for i, ceiling in enumerate(self._ceilings)
+        ]
+
+    def record(self, result: Round) -> None:
+        """A fixed policy learns nothing."""

@@ -1,0 +1,47 @@
+"""What every source of drafts has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gguf_spec.context import ModelContext, Run
+from gguf_spec.history import History
+from gguf_spec.sampling import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Tokens that may come next, and who says so. An empty draft is plain decoding."""
+
+    tokens: Sequence[int]
+    source: str
+
+
+class Drafter(Protocol):
+    """A source of drafts for one sequence. It owns its cache and state, and nobody else trims them.
+
+    The sequence's tokens are in the ``History`` that ``begin`` hands over: the last of them has
+    been chosen but not decoded by the target. Per round: ``draft``, the target decodes,
+    ``observe``, the history grows, ``accept``. A round may go by without ``draft``; then
+    ``observe`` and ``accept`` come all the same.
+    """
+
+    spec_type: str
+
+    def begin(self, history: History) -> None:
+        """A generation starts on ``history``, which the drafter keeps and reads from now on."""
+
+    def observe(self, target: ModelContext, run: Run) -> None:
+        """The target has just decoded ``run`` of this sequence, prefill included."""
+
+    def draft(self, limit: int, sampler: Sampler) -> Draft:
+        """At most ``limit`` tokens to follow the history. ``sampler`` is the target's own: the same
+        noise makes the drafter's choices agree with the target's."""
+
+    def accept(self, n_accepted: int) -> None:
+        """The history has grown by ``n_accepted`` drafted tokens and the target's next one."""
+
+    def close(self) -> None:
+        """Give back memory."""

@@ -1,0 +1,388 @@
+"""The loop: propose, decode, verify, roll back, for one sequence or for several at once.
+
+A round of one sequence::
+
+    history  t0 t1 t2 ... last          decoded by the target: all but last
+    propose        [last d0 d1 d2]      one run of rows, logits for each
+    decode          r0   r1 r2 r3
+    verify    choice(r0) == d0? choice(r1) == d1? ... the first disagreement ends it
+    roll back       drop the rows of rejected tokens
+    history  ... last d0 d1 next        next is recovered or bonus; it is the new last
+
+An empty draft is plain decoding: the same round with one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal
+
+from gguf_spec.context import ModelContext, NoSlotError, Run
+from gguf_spec.control import Controller, Round
+from gguf_spec.drafters.base import Draft, Drafter
+from gguf_spec.errors import PromptError, RunError
+from gguf_spec.history import History
+from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.stats import SpecStats, Timings
+from gguf_spec.verify import match
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+_NO_DRAFT = Draft((), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to generate: at most ``max_tokens`` tokens after ``prompt`` (None: until the context
+    is full), drawn by ``sampler``; ``ignore_end`` goes on after an end token."""
+
+    prompt: Sequence[int]
+    sampler: Sampler
+    max_tokens: int | None = None
+    ignore_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a round gave one sequence.
+
+    ``tokens`` are new and final. During prefill they are empty and ``prefilled`` counts the prompt
+    tokens done so far. ``finish_reason`` is set on the last step.
+    """
+
+    seq: int
+    tokens: tuple[int, ...] = ()
+    n_drafted: int = 0
+    n_accepted: int = 0
+    source: str | None = None
+    prefilled: int = 0
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """Times (``perf_counter`` seconds) and counters of the generation in progress."""
+
+    started: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    busy_at_first: float = 0.0
+    busy_at_last: float = 0.0
+    draft_seconds: float = 0.0
+    cached_tokens: int = 0
+    spec: SpecStats = field(default_factory=SpecStats)
+
+
+class SequenceState:
+    """One stream of tokens with its drafters. Made by ``Engine.open``."""
+
+    def __init__(
+        self, seq: int, target: ModelContext, drafters: Sequence[Drafter], controller: Controller
+    ) -> None:
+        self.seq = seq
+        self.history = History()
+        self.n_cached = 0
+        """Leading tokens of the history that are in the target's cache."""
+        self.progress = Progress()
+        self.finish_reason: FinishReason | None = "stop"
+        self.drafters = tuple(drafters)
+        self.controller = controller
+        self._target = target
+        self._request = Request((), Sampler(SamplingParams()))
+        self._n_prompt = 0
+        self._draft = _NO_DRAFT
+        self._drafter: int | None = None
+        self._draft_seconds = 0.0
+        self.consistent = True
+        """Whether the caches are known to hold what ``n_cached`` says."""
+
+    @property
+    def active(self) -> bool:
+        """Whether a generation is in progress."""
+        return self.finish_reason is None
+
+    @property
+    def n_completion(self) -> int:
+        """Tokens emitted so far by this generation."""
+        return len(self.history) - self._n_prompt
+
+    def start(self, request: Request) -> None:
+        """Begin a generation; what the cache shares with the prompt is kept.
+
+        Raises:
+            PromptError: the prompt is empty, longer than the context, or holds an illegal id.
+        """
+        target, prompt = self._target, request.prompt
+        check_prompt(prompt, target)
+        self.progress = Progress(started=perf_counter())
+        # The last prompt token is decoded in any case: its logits give the first token.
+        keep = min(self.history.common_prefix(prompt), self.n_cached, len(prompt) - 1)
+        if not self.consistent or (keep < self.n_cached and not target.remove(self.seq, keep)):
+            target.clear(self.seq)
+            keep = 0
+        self.consistent = True
+        self.n_cached = self.progress.cached_tokens = keep
+        self.history.truncate(keep)
+        self.history.extend(prompt[keep:])
+        self._request = request
+        self._n_prompt = len(prompt)
+        self.finish_reason = None
+        for drafter in self.drafters:
+            drafter.begin(self.history)
+
+    def finish(self, reason: FinishReason) -> None:
+        """End the generation in progress, if there is one."""
+        if self.finish_reason is None:
+            self.finish_reason = reason
+
+    def truncate(self, n_completion: int) -> None:
+        """Forget completion tokens after the first ``n_completion``; ends the generation."""
+        self.finish("stop")
+        self.history.truncate(self._n_prompt + n_completion)
+        keep = min(self.n_cached, len(self.history))
+        if keep < self.n_cached and not self._target.remove(self.seq, keep):
+            self._target.clear(self.seq)
+            keep = 0
+        self.n_cached = keep
+
+    def propose(self) -> Run:
+        """The rows to decode next: a prompt chunk, or the last token with a draft after it."""
+        if self.n_cached < self._n_prompt:
+            end = min(self.n_cached + self._target.n_ubatch, self._n_prompt)
+            chunk = self.history[self.n_cached : end]
+            return Run(self.seq, self.n_cached, chunk, int(end == self._n_prompt))
+        start = len(self.history) - 1
+        self._draft = self._propose_draft()
+        tokens = [self.history[start], *self._draft.tokens]
+        return Run(self.seq, start, tokens, len(tokens))
+
+    def drop_draft(self) -> Run:
+        """The rows of the last ``propose`` without the draft."""
+        self._draft, self._drafter = _NO_DRAFT, None
+        start = len(self.history) - 1
+        return Run(self.seq, start, self.history[start:], 1)
+
+    def commit(self, run: Run, decode_seconds: float) -> Step:
+        """Take the decoded ``run``: verify the draft, and let the history grow.
+
+        Rejected rows are still in the cache afterwards; ``n_cached`` says how many to keep.
+        """
+        target = self._target
+        for drafter in self.drafters:
+            drafter.observe(target, run)
+        if not run.n_outputs:
+            self.n_cached += len(run.tokens)
+            return Step(self.seq, prefilled=self.n_cached)
+        first = self.n_completion == 0
+        draft = () if first else self._draft.tokens
+        row, position = run.row + len(run.tokens) - 1 - len(draft), len(self.history)
+        sampler = self._request.sampler
+        verdict = match(draft, lambda i: sampler.sample(target.logits(row + i), position + i))
+        n_accepted = verdict.n_accepted
+        tokens = (*draft[:n_accepted], verdict.next_token)
+        self.n_cached = position + n_accepted
+        self.history.extend(tokens)
+        for drafter in self.drafters:
+            drafter.accept(n_accepted)
+        self._note_time(first)
+        source = None
+        if not first:
+            source = self._draft.source if draft else None
+            self.progress.spec.observe_step(source, len(draft), n_accepted)
+            self.controller.record(
+                Round(self._drafter, len(draft), n_accepted, self._draft_seconds, decode_seconds)
+            )
+        self._check_finished(verdict.next_token)
+        return Step(
+            self.seq, tokens, len(draft), n_accepted, source, self._n_prompt, self.finish_reason
+        )
+
+    def timings(self) -> Timings:
+        """Seconds of the generation so far."""
+        p = self.progress
+        decode = p.last_token - p.first_token
+        return Timings(
+            prefill_seconds=max(p.first_token - p.started, 0.0),
+            decode_seconds=decode,
+            overhead_seconds=max(decode - (p.busy_at_last - p.busy_at_first), 0.0),
+            draft_seconds=p.draft_seconds,
+        )
+
+    def _propose_draft(self) -> Draft:
+        """The first draft that a chosen drafter offers, cut to what may be verified."""
+        self._drafter, self._draft_seconds = None, 0.0
+        limit = min(self._target.n_ctx - len(self.history), self._target.max_width - 1)
+        if self._request.max_tokens is not None:
+            # A step emits one token more than it accepts.
+            limit = min(limit, self._request.max_tokens - self.n_completion - 1)
+        if limit <= 0 or not self.drafters:
+            return _NO_DRAFT
+        begun = perf_counter()
+        draft = _NO_DRAFT
+        for choice in self.controller.choose(limit):
+            n_max = min(choice.n_max, limit)
+            offer = self.drafters[choice.drafter].draft(n_max, self._request.sampler)
+            tokens = self._legal(offer.tokens[:n_max])
+            if tokens and len(tokens) >= choice.n_min:
+                draft, self._drafter = Draft(tokens, offer.source), choice.drafter
+                break
+        self._draft_seconds = perf_counter() - begun
+        self.progress.draft_seconds += self._draft_seconds
+        return draft
+
+    def _legal(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Cut before the first id that the target does not know or that would end the text.
+
+        An end token is left to the target: nothing is ever decoded after one.
+        """
+        target = self._target
+        n_vocab, is_end = target.n_vocab, target.is_end
+        for i, token in enumerate(tokens):
+            if not 0 <= token < n_vocab or (is_end(token) and not self._request.ignore_end):
+                return tokens[:i]
+        return tokens
+
+    def _check_finished(self, last: int) -> None:
+        request = self._request
+        if self._target.is_end(last) and not request.ignore_end:
+            self.finish_reason = "stop"
+        elif (request.max_tokens is not None and self.n_completion >= request.max_tokens) or len(
+            self.history
+        ) > self._target.n_ctx:
+            self.finish_reason = "length"
+
+    def _note_time(self, first: bool) -> None:
+        p = self.progress
+        p.last_token, p.busy_at_last = perf_counter(), self._target.busy_seconds
+        if first:
+            p.first_token, p.busy_at_first = p.last_token, p.busy_at_last
+
+
+class Engine:
+    """Owns the target context and its sequences."""
+
+    def __init__(self, target: ModelContext) -> None:
+        self.target = target
+        self.sequences: list[SequenceState] = []
+
+    def open(self, drafters: Sequence[Drafter], controller: Controller) -> SequenceState:
+        """A new sequence.
+
+        Raises:
+            RunError: the context has no sequence left.
+        """
+        seq = len(self.sequences)
+        if seq >= self.target.n_seq_max:
+            raise RunError(f"the context holds {self.target.n_seq_max} sequences, all are in use")
+        sequence = SequenceState(seq, self.target, drafters, controller)
+        self.sequences.append(sequence)
+        return sequence
+
+    def step(self) -> list[Step]:
+        """One round for every active sequence that fits into a batch."""
+        members, runs = self._gather()
+        if not runs:
+            return []
+        for sequence in members:
+            sequence.consistent = False
+        checkpoints = self._checkpoints(runs)
+        busy = self.target.busy_seconds
+        try:
+            self.target.decode(runs)
+        except NoSlotError:
+            retried = self._decode_without_drafts(members)
+            if retried is None:
+                return self._out_of_room(members)
+            runs = retried
+        seconds = self.target.busy_seconds - busy
+        steps = [s.commit(run, seconds) for s, run in zip(members, runs, strict=True)]
+        self._roll_back(members, runs, checkpoints)
+        for sequence in members:
+            sequence.consistent = True
+        return steps
+
+    def generate(self, sequence: SequenceState, request: Request) -> Iterator[Step]:
+        """Generate on one sequence. The caches are true at every ``yield``: stop at any time."""
+        sequence.start(request)
+        try:
+            while sequence.active:
+                yield from (step for step in self.step() if step.seq == sequence.seq)
+        finally:
+            sequence.finish("cancelled")
+
+    def _gather(self) -> tuple[list[SequenceState], list[Run]]:
+        """Active sequences and their rows, as many as a batch holds; the others wait a round."""
+        members: list[SequenceState] = []
+        runs: list[Run] = []
+        room = self.target.n_batch
+        for sequence in sorted(
+            (s for s in self.sequences if s.active), key=lambda s: s.progress.last_token
+        ):
+            if room < max(self.target.n_ubatch, self.target.max_width) and runs:
+                break
+            run = sequence.propose()
+            room -= len(run.tokens)
+            members.append(sequence)
+            runs.append(run)
+        return members, runs
+
+    def _checkpoints(self, runs: Iterable[Run]) -> dict[int, object]:
+        if self.target.removes_tail:
+            return {}
+        return {run.seq: self.target.save(run.seq) for run in runs if run.n_outputs > 1}
+
+    def _decode_without_drafts(self, members: Sequence[SequenceState]) -> list[Run] | None:
+        runs = [s.drop_draft() if s.n_completion else s.propose() for s in members]
+        try:
+            self.target.decode(runs)
+        except NoSlotError:
+            return None
+        return runs
+
+    @staticmethod
+    def _out_of_room(members: Sequence[SequenceState]) -> list[Step]:
+        """The cache is full although the context is not: end as at the context's end."""
+        for sequence in members:
+            sequence.consistent = True
+            sequence.finish("length")
+        return [Step(s.seq, finish_reason="length") for s in members]
+
+    def _roll_back(
+        self,
+        members: Sequence[SequenceState],
+        runs: Sequence[Run],
+        checkpoints: dict[int, object],
+    ) -> None:
+        """Drop the rows of rejected tokens. Tokens chosen in this round are final: where a
+        checkpoint had to be restored, the accepted ones are decoded again but not judged again,
+        because a batch of another width may judge differently."""
+        replays: list[Run] = []
+        for sequence, run in zip(members, runs, strict=True):
+            keep = sequence.n_cached
+            if keep == run.start + len(run.tokens) or self.target.remove(sequence.seq, keep):
+                continue
+            if sequence.seq not in checkpoints:
+                raise RunError(
+                    f"the cache of sequence {sequence.seq} cannot be cut back to {keep} tokens"
+                )
+            self.target.restore(sequence.seq, checkpoints[sequence.seq])
+            kept = run.tokens[: keep - run.start]
+            replays.append(Run(sequence.seq, run.start, kept, 0))
+        if replays:
+            self.target.decode(replays)
+
+
+def check_prompt(prompt: Sequence[int], target: ModelContext) -> None:
+    """Raise a PromptError unless ``prompt`` can be prefilled and followed by a token."""
+    if not prompt:
+        raise PromptError("the prompt is empty", hint="give at least one token of text")
+    if len(prompt) > target.n_ctx:
+        raise PromptError(
+            f"the prompt has {len(prompt)} tokens, the context holds {target.n_ctx}",
+            hint="raise -c/--ctx-size, or shorten the prompt",
+        )
+    for token in prompt:
+        if not 0 <= token < target.n_vocab:
+            raise PromptError(f"token id {token} is outside the vocabulary of {target.n_vocab}")

@@ -1,0 +1,55 @@
+"""The records that ``gguf-spec inspect`` prints: header facts as JSON-ready dictionaries."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gguf_spec.header import ModelInfo, read_model
+from gguf_spec.pairing import check_pair
+
+
+def describe(info: ModelInfo) -> dict[str, Any]:
+    """The record of one model. Sizes are bytes; what the file does not say is None."""
+    return {
+        "arch": info.arch,
+        "name": info.name,
+        "role": info.role,
+        "quant": info.quant,
+        "bits_per_weight": round(info.bits_per_weight, 4),
+        "n_params": info.n_params,
+        "n_layer": info.n_layer,
+        "n_layer_nextn": info.n_layer_nextn,
+        "n_embd": info.n_embd,
+        "n_head": info.n_head,
+        "n_head_kv": info.n_head_kv,
+        "n_ctx_train": info.n_ctx_train,
+        "vocab_size": info.vocab_size,
+        "tokenizer": {
+            "model": info.tokenizer.model,
+            "pre": info.tokenizer.pre,
+            "fingerprint": info.tokenizer.fingerprint,
+        },
+        "chat_template": bool(info.chat_template),
+        "header_bytes": info.header_bytes,
+        "file_bytes": info.file_bytes,
+        "size_check": info.size_check,
+        "parts": list(info.files),
+        "spec_types": list(info.spec_types),
+    }
+
+
+def inspect_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record of a file, or of the whole split set it is part of; raises HeaderError."""
+    return describe(read_model(path))
+
+
+def inspect_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> dict[str, Any]:
+    """The record of ``target`` with ``draft`` (its record) and ``pair`` (can it draft, and why)."""
+    target_info, draft_info = read_model(target), read_model(draft)
+    pair = check_pair(target_info, draft_info)
+    return {
+        **describe(target_info),
+        "draft": describe(draft_info),
+        "pair": {"usable": pair.usable, "type": pair.type, "reason": pair.reason},
+    }

