@@ -357,7 +357,7 @@ GGUF_SAMPLING: dict[str, str] = {
 
 
 def sampling_settings(
-    profile: Profile, gguf_defaults: Mapping[str, float | int] | None = None
+    profile: Profile, gguf_defaults: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
     """Resolve every key of [sampling]: written in the profile, else the model's own, else ours.
 

@@ -1,0 +1,349 @@
+"""A loaded model with its drafters, and generations on it: messages in, text out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
+from gguf_spec.backend.template import ChatTemplate
+from gguf_spec.control import FixedPolicy
+from gguf_spec.drafters.base import Drafter
+from gguf_spec.drafters.draft_model import DraftModel
+from gguf_spec.drafters.ngram import NgramSimple
+from gguf_spec.engine import Engine, Request, SequenceState
+from gguf_spec.profile import Profile, draft_settings, sampling_settings
+from gguf_spec.prompt import Message, chat_tokens, raw_tokens
+from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.setup import DraftSetup, Setup
+from gguf_spec.stats import DraftCounts
+from gguf_spec.text import Detokenizer, StopStrings
+
+LoadProgress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a step added: text that is new, and the ids behind it.
+
+    During prefill ``text`` is empty and ``prefilled`` of ``n_prompt`` tokens are done. The last
+    ``n_accepted`` of a step's drafted tokens are at the front of ``tokens``.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    n_accepted: int
+    prefilled: int
+    n_prompt: int
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParams:
+    """How one answer is made. ``max_tokens`` None: until an end token or a full context."""
+
+    sampling: SamplingParams
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_end: bool = False
+
+
+class Session:
+    """A target and its drafters in memory. Close it, or use it as a context manager.
+
+    Raises (constructor):
+        BackendError, NoFitError: loading failed; nothing stays behind.
+        KeyboardInterrupt: loading was interrupted.
+    """
+
+    def __init__(self, setup: Setup, *, progress: LoadProgress | None = None) -> None:
+        self.setup = setup
+        self._closers: list[Callable[[], None]] = []
+        try:
+            self._load(setup, progress)
+        except BaseException:
+            self.close()
+            raise
+
+    def chat_prompt(self, messages: Sequence[Message], **arguments: Any) -> list[int]:
+        """Prompt tokens of ``messages`` by the model's chat template.
+
+        Raises:
+            InputError: the template refuses them.
+        """
+        arguments = {**self.setup.profile.chat.template, **arguments}
+        return chat_tokens(messages, self.template, self.model, arguments)
+
+    def raw_prompt(self, text: str) -> list[int]:
+        """Prompt tokens of ``text`` without a template."""
+        return raw_tokens(text, self.model)
+
+    def generate(self, prompt: Sequence[int], params: GenerationParams) -> Generation:
+        """Start an answer to ``prompt``; iterate over it.
+
+        Raises:
+            PromptError: the prompt is empty or longer than the context.
+        """
+        return Generation(self, prompt, params)
+
+    def params(self, profile: Profile | None = None, **changes: Any) -> GenerationParams:
+        """Generation parameters of the profile, with the GGUF's own sampling defaults below it.
+
+        A seed of -1 becomes a random one, so that the answer can be repeated.
+        """
+        settings = sampling_settings(profile or self.setup.profile, self.setup.target.sampling)
+        seed = settings["seed"]
+        sampling = SamplingParams(
+            temperature=settings["temperature"],
+            top_k=settings["top_k"],
+            top_p=settings["top_p"],
+            min_p=settings["min_p"],
+            seed=secrets.randbits(32) if seed < 0 else seed,
+        )
+        return GenerationParams(
+            **{"sampling": sampling, "stop": tuple(settings["stop"]), **changes}
+        )
+
+    def close(self) -> None:
+        """Free everything, contexts before models."""
+        while self._closers:
+            self._closers.pop()()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
+        target = setup.profile.target
+        layers = target.n_gpu_layers
+        self.model = self._load_model(
+            setup.ref,
+            setup.path,
+            ModelParams(
+                n_gpu_layers=layers if isinstance(layers, int) and layers >= 0 else None,
+                split_mode=target.split_mode,
+                main_gpu=target.main_gpu,
+                tensor_split=target.tensor_split,
+                use_mmap=target.use_mmap,
+                use_mlock=target.use_mlock,
+            ),
+            progress,
+        )
+        self.template = ChatTemplate(setup.target.chat_template, self.model)
+        self.context = self._make_context(
+            self.model,
+            ContextParams(
+                n_ctx=setup.n_ctx,
+                n_batch=target.n_batch,
+                n_ubatch=min(target.n_ubatch, target.n_batch),
+                max_width=setup.max_width,
+                n_threads=setup.n_threads,
+                n_threads_batch=setup.n_threads_batch,
+                type_k=target.type_k,
+                type_v=target.type_v,
+                flash_attn=target.flash_attn,
+                swa_full=target.swa_full,
+            ),
+        )
+        self.load_seconds = self.model.load_seconds
+        drafters = [self._drafter(kind, progress) for kind in setup.spec_types]
+        self.engine = Engine(self.context)
+        policy = FixedPolicy(setup.ceilings, setup.profile.spec.n_min)
+        self.sequence: SequenceState = self.engine.open(drafters, policy)
+
+    def _drafter(self, kind: str, progress: LoadProgress | None) -> Drafter:
+        if kind == "ngram-simple":
+            table = self.setup.profile.spec.ngram_simple
+            return NgramSimple(table.size_n, table.size_m)
+        draft = next(d for d in self.setup.drafts if d.spec_type == kind)
+        context = self._draft_context(draft, progress)
+        p_min = draft_settings(self.setup.profile.spec, "draft-simple").p_min or 0.0
+        return DraftModel(context, p_min=p_min)
+
+    def _draft_context(self, draft: DraftSetup, progress: LoadProgress | None) -> LlamaContext:
+        settings = draft.settings
+        layers = settings.n_gpu_layers
+        model = self._load_model(
+            draft.ref,
+            draft.info.files[0],
+            ModelParams(n_gpu_layers=layers if isinstance(layers, int) and layers >= 0 else None),
+            progress,
+        )
+        self.load_seconds += model.load_seconds
+        n_ubatch = settings.n_ubatch if isinstance(settings.n_ubatch, int) else 512
+        return self._make_context(
+            model,
+            ContextParams(
+                n_ctx=draft.n_ctx,
+                n_batch=n_ubatch,
+                n_ubatch=n_ubatch,
+                n_threads=self.setup.n_threads,
+                n_threads_batch=self.setup.n_threads_batch,
+                type_k=settings.type_k,
+                type_v=settings.type_v,
+                flash_attn=self.setup.profile.target.flash_attn,
+            ),
+        )
+
+    def _load_model(
+        self, name: str, path: Any, params: ModelParams, progress: LoadProgress | None
+    ) -> LlamaModel:
+        report = (lambda done: progress(name, done)) if progress else None
+        model = LlamaModel(path, params, progress=report)
+        self._closers.append(model.close)
+        return model
+
+    def _make_context(self, model: LlamaModel, params: ContextParams) -> LlamaContext:
+        context = LlamaContext(model, params)
+        self._closers.append(context.close)
+        return context
+
+
+class Generation:
+    """One answer in the making. Iterate for ``Delta``s; afterwards ``text``, ``tokens`` and
+    ``report`` hold all of it. Stop iterating, or call ``cancel``, at any time."""
+
+    def __init__(self, session: Session, prompt: Sequence[int], params: GenerationParams) -> None:
+        self.params = params
+        self.text = ""
+        self.tokens: list[int] = []
+        self.finish_reason: str | None = None
+        self.n_prompt = len(prompt)
+        self._session = session
+        self._sequence = session.sequence
+        self._cancelled = False
+        self._detokenizer = Detokenizer(session.model.piece)
+        self._stops = StopStrings(params.stop)
+        request = Request(
+            prompt, Sampler(params.sampling), params.max_tokens, ignore_end=params.ignore_end
+        )
+        self._steps = session.engine.generate(session.sequence, request)
+
+    def cancel(self) -> None:
+        """End the answer after the step in progress. May be called from a signal handler."""
+        self._cancelled = True
+
+    def __iter__(self) -> Iterator[Delta]:
+        steps = self._steps
+        try:
+            for step in steps:
+                delta = self._take(step.tokens, step.n_accepted, step.prefilled, step.finish_reason)
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+                if self._cancelled:
+                    break
+        finally:
+            steps.close()  # type: ignore[attr-defined]
+            if self.finish_reason is None:
+                self.finish_reason = "cancelled"
+                self.text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+
+    def report(self) -> dict[str, Any]:
+        """The JSON document of ``gguf-spec run --json``."""
+        session, sequence = self._session, self._sequence
+        setup, sampling = session.setup, self.params.sampling
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.n_prompt,
+            "cached_tokens": sequence.progress.cached_tokens,
+            "completion_tokens": len(self.tokens),
+            "seed": sampling.seed,
+            "sampling": {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+            },
+            "model": {
+                "ref": setup.ref,
+                "arch": setup.target.arch,
+                "quant": setup.target.quant,
+                "n_ctx": setup.n_ctx,
+            },
+            "spec": self._spec_report(),
+            "timings": self._timings(),
+        }
+
+    def _take(
+        self,
+        new: Sequence[int],
+        n_accepted: int,
+        prefilled: int,
+        finish_reason: str | None,
+    ) -> Delta:
+        """Turn tokens into text, up to the one that completes a stop string."""
+        text = ""
+        taken = 0
+        for token in new:
+            taken += 1
+            text += self._stops.feed(self._detokenizer.feed(token))
+            if self._stops.hit is not None:
+                finish_reason = "stop"
+                break
+        self.tokens += new[:taken]
+        if self._stops.hit is not None:
+            self._sequence.truncate(len(self.tokens))
+        elif finish_reason is not None:
+            text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+        self.text += text
+        self.finish_reason = finish_reason
+        return Delta(
+            text,
+            tuple(new[:taken]),
+            min(n_accepted, taken),
+            prefilled,
+            self.n_prompt,
+            finish_reason,
+        )
+
+    def _spec_report(self) -> dict[str, Any]:
+        spec, setup = self._sequence.progress.spec, self._session.setup
+        total = spec.total
+        return {
+            "types": list(setup.spec_types),
+            "verify": "match",
+            "exactness": "seed-exact",
+            "steps": spec.steps,
+            **_counts(total),
+            "acceptance_rate": total.acceptance_rate,
+            "mean_acceptance_length": total.mean_acceptance_length,
+            "accepted_per_position": total.accepted_per_position,
+            "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
+            "control": {"enabled": False, "cost": {}, "paused": None},
+        }
+
+    def _timings(self) -> dict[str, float | None]:
+        timings = self._sequence.timings()
+        timings.load_seconds = self._session.load_seconds
+        fields = asdict(timings)
+        n_prefilled = self.n_prompt - self._sequence.progress.cached_tokens
+        return {
+            **fields,
+            "prefill_tokens_per_second": _rate(n_prefilled, timings.prefill_seconds),
+            "decode_tokens_per_second": _rate(len(self.tokens) - 1, timings.decode_seconds),
+        }
+
+
+def _counts(counts: DraftCounts) -> dict[str, int]:
+    return {
+        "num_drafts": counts.num_drafts,
+        "num_draft_tokens": counts.num_draft_tokens,
+        "num_accepted_tokens": counts.num_accepted_tokens,
+    }
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count > 0 and seconds > 0 else None

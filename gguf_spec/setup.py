@@ -1,0 +1,194 @@
+"""From a profile to what will be loaded: files found, headers checked, drafting chosen.
+
+Nothing is loaded here, and nothing that libllama would abort on gets past here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gguf_spec.errors import InputError, PairError, UsageError
+from gguf_spec.header import ModelInfo, read_model
+from gguf_spec.loadable import check_loadable
+from gguf_spec.pairing import check_pair
+from gguf_spec.profile import Draft, Profile, draft_settings
+from gguf_spec.refs import resolve
+
+Progress = Callable[[str, "int | None", "int | None"], None]
+
+AVAILABLE_TYPES = ("ngram-simple", "draft-simple")
+DEFAULT_REF = "demo"
+DEFAULT_N_CTX = 8192
+DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
+NGRAM_TYPES = frozenset(t for t in AVAILABLE_TYPES if t.startswith("ngram-"))
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSetup:
+    """A draft in a file of its own. ``n_ctx`` in tokens."""
+
+    spec_type: str
+    ref: str
+    info: ModelInfo
+    settings: Draft
+    n_ctx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What will be loaded, and how. ``warnings`` are for the user to read.
+
+    ``spec_types`` are in the order in which they are asked; ``ceilings`` are the longest drafts of
+    each, in tokens.
+    """
+
+    profile: Profile
+    ref: str
+    target: ModelInfo
+    n_ctx: int
+    n_threads: int
+    n_threads_batch: int
+    spec_types: tuple[str, ...]
+    ceilings: tuple[int, ...]
+    drafts: tuple[DraftSetup, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        """The target's file; of a split set the first part."""
+        return Path(self.target.files[0])
+
+    @property
+    def max_width(self) -> int:
+        """Most rows with logits that a sequence needs in one decode."""
+        return 1 + max(self.ceilings, default=0)
+
+
+def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
+    """Find and check everything that ``profile`` names.
+
+    Raises:
+        InputError: a file is missing, damaged, or of the wrong kind; a draft does not fit.
+        UsageError: the settings contradict each other.
+    """
+    warnings: list[str] = []
+    ref = profile.target.model or DEFAULT_REF
+    target = _read(ref, progress, as_target=True)
+    n_ctx = _context_length(profile, target, warnings)
+    types = _spec_types(profile, warnings)
+    drafts = tuple(
+        _draft(kind, profile, target, n_ctx, progress) for kind in types if kind not in NGRAM_TYPES
+    )
+    n_threads = _threads(profile.target.n_threads)
+    return Setup(
+        profile=profile,
+        ref=ref,
+        target=target,
+        n_ctx=n_ctx,
+        n_threads=n_threads,
+        n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
+        spec_types=types,
+        ceilings=tuple(_ceiling(kind, profile, n_ctx) for kind in types),
+        drafts=drafts,
+        warnings=tuple(warnings),
+    )
+
+
+def default_threads() -> int:
+    """Physical cores that this process may use: more threads than that slow llama.cpp down."""
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        allowed = os.cpu_count() or 1
+    return max(1, min(cores, allowed))
+
+
+def _read(ref: str, progress: Progress | None, *, as_target: bool) -> ModelInfo:
+    info = read_model(resolve(ref, progress=progress))
+    check_loadable(info, as_target=as_target)
+    return info
+
+
+def _threads(wanted: int | str, otherwise: int | None = None) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    return otherwise or default_threads()
+
+
+def _context_length(profile: Profile, target: ModelInfo, warnings: list[str]) -> int:
+    wanted, trained = profile.target.n_ctx, target.n_ctx_train
+    if wanted == "max":
+        if not trained:
+            raise InputError(
+                "the file does not say how long a context it was trained for",
+                hint="give -c/--ctx-size a number",
+            )
+        return trained
+    if not isinstance(wanted, int):
+        return min(trained or DEFAULT_N_CTX, DEFAULT_N_CTX)
+    if trained and wanted > trained:
+        warnings.append(
+            f"the context of {wanted} tokens is longer than the {trained} that the model was "
+            "trained for: expect worse text beyond them"
+        )
+    return wanted
+
+
+def _spec_types(profile: Profile, warnings: list[str]) -> tuple[str, ...]:
+    """The types to draft with, in order of preference."""
+    wanted = profile.spec.types
+    has_draft = draft_settings(profile.spec, "draft-simple").model is not None
+    if wanted == ("auto",):
+        return ("ngram-simple", "draft-simple") if has_draft else ("ngram-simple",)
+    if has_draft and "draft-simple" not in wanted:
+        warnings.append(
+            f"a draft model is given, but the spec type is {', '.join(wanted)}: it is NOT used "
+            "(--spec-type draft-simple, or auto, uses it)"
+        )
+    if wanted == ("none",):
+        return ()
+    for kind in wanted:
+        if kind not in AVAILABLE_TYPES:
+            raise InputError(
+                f"spec type {kind} is not available in this version",
+                hint=f"available: none, auto, {', '.join(AVAILABLE_TYPES)}",
+            )
+    if "draft-simple" in wanted and not has_draft:
+        raise UsageError(
+            "spec type draft-simple needs a draft model",
+            hint="name one with -d/--draft REF or in [spec.draft] model",
+        )
+    return wanted
+
+
+def _ceiling(kind: str, profile: Profile, n_ctx: int) -> int:
+    """The longest draft of ``kind``: its own limit, under the common one."""
+    if kind == "ngram-simple":
+        own: int = profile.spec.ngram_simple.size_m
+    else:
+        wanted = draft_settings(profile.spec, "draft-simple").n_max
+        own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX
+    common = profile.spec.n_max
+    return min(own, common if isinstance(common, int) else own, n_ctx)
+
+
+def _draft(
+    kind: str, profile: Profile, target: ModelInfo, n_ctx: int, progress: Progress | None
+) -> DraftSetup:
+    settings = draft_settings(profile.spec, "draft-simple")
+    assert settings.model is not None
+    info = _read(settings.model, progress, as_target=False)
+    pair = check_pair(target, info)
+    if not pair.usable or pair.type != kind:
+        raise PairError(
+            f"{settings.model} cannot draft for this target: {pair.reason}",
+            hint="choose a draft of the same family, or leave -d/--draft out",
+        )
+    draft_n_ctx = settings.n_ctx if isinstance(settings.n_ctx, int) else n_ctx
+    return DraftSetup(kind, settings.model, info, settings, draft_n_ctx)
