@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import platformdirs
+from gguf_spec.folders import home_config_dir
 
 
 def user_folder() -> Path:
     """Name the folder of the user's own profiles; it need not exist."""
-    home = os.environ.get("GGUF_SPEC_HOME")
-    base = Path(home).expanduser() if home else platformdirs.user_config_path("gguf-spec", False)
-    return base / "profiles"
+    return home_config_dir() / "profiles"
 
 
 def shipped_folder() -> Path:

