@@ -111,6 +111,31 @@ def check_loadable(info: ModelInfo, *, as_target: bool = False) -> None:
     _check_tokenizer(info)
 
 
+def check_adapter(info: ModelInfo, target: ModelInfo) -> None:
+    """Raise HeaderError when the LoRA adapter ``info`` is not one for ``target``.
+
+    The rules are those of ``llama_adapter_lora_init_impl``.
+    """
+    _check_file(info)
+    if info.role != "adapter":
+        raise _fail(info, f"this is not a LoRA adapter ({info.role})")
+    kind = info.metadata.get("adapter.type")
+    if kind != "lora":
+        raise _fail(info, f"adapter.type is {kind!r} instead of 'lora'")
+    if info.arch != target.arch:
+        raise _fail(info, f"it adapts {info.arch} models, the target is {target.arch}")
+    known = {tensor.name for tensor in target.tensors}
+    bases = {t.name.removesuffix(".lora_a").removesuffix(".lora_b") for t in info.tensors}
+    foreign = sorted(bases - known)
+    if foreign:
+        raise _fail(
+            info,
+            f"it adapts {len(foreign)} of {len(bases)} tensors that the target does not have, "
+            f"as {foreign[0]}",
+            "it was made for another model of this architecture",
+        )
+
+
 def _fail(info: ModelInfo, what: str, hint: str | None = None) -> HeaderError:
     return HeaderError(f"{info.path}: {what}", hint=hint)
 

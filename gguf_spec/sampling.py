@@ -13,7 +13,6 @@ The candidates are filtered in llama.cpp's order: top-k, top-p, min-p, then temp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,10 +29,17 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
-_U = np.uint64
+_U_GOLDEN, _U_MIX_1, _U_MIX_2 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
+_U_12, _U_27, _U_30, _U_31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
 
 # 52 random bits and a half: the largest uniform is 1 - 2^-53, so no noise exceeds this.
 _NOISE_MAX = -math.log(-math.log1p(-(2.0**-53)))
+
+# Beyond these a temperature changes nothing any more, but would make the arithmetic overflow.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+
+# More logits than this are not worth sorting for a top-k.
+_SORTABLE = 1024
 
 # Where the search for the largest logits starts, in logits below the maximum. Any value is right;
 # this one leaves tens to hundreds of candidates on the models we know.
@@ -58,87 +64,82 @@ class SamplingParams:
 class Sampler:
     """Draws the token at a position from a row of logits; holds no state that changes."""
 
-    __slots__ = ("_key", "greedy", "params")
+    __slots__ = ("_key", "_temperature", "_unfiltered", "greedy", "params")
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         self.greedy = params.temperature <= 0.0
+        self._temperature = _clamped(params.temperature)
+        self._unfiltered = params.top_k <= 0 and params.top_p >= 1.0 and params.min_p <= 0.0
         self._key = _mix((params.seed & _MASK) ^ _GOLDEN)
 
     def sample(self, logits: Row, position: int) -> int:
         """The token at ``position`` (index in the sequence), given ``logits`` of shape [n_vocab].
 
         Raises:
-            RunError: the largest logit is NaN, so that no token can be chosen.
+            RunError: the largest logit is NaN or infinite, so that no token can be chosen.
         """
-        if self.greedy:
-            token = int(logits.argmax())
-        else:
-            token = self._draw(logits, position)
-        if logits[token] != logits[token]:
+        token = int(logits.argmax())
+        peak = float(logits[token])
+        if not math.isfinite(peak):
             raise RunError(
-                f"the model computed NaN logits at position {position}",
+                f"the model computed no usable logits at position {position}: "
+                f"the largest is {_name(peak)}",
                 hint="the file may be damaged, or a KV cache type may not suit this model",
             )
-        return token
+        return token if self.greedy else self._draw(logits, peak, position)
 
     def noise(self, position: int, ids: Ids) -> Scores:
         """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
         key = _mix((self._key + position * _GOLDEN) & _MASK)
         # splitmix64 (Steele, Lea, Flood 2014): the counter is the token id.
-        x = ids.astype(np.uint64) * _U(_GOLDEN) + _U(key)
-        x = (x ^ (x >> _U(30))) * _U(_MIX_1)
-        x = (x ^ (x >> _U(27))) * _U(_MIX_2)
-        x ^= x >> _U(31)
-        uniform = ((x >> _U(12)).astype(np.float64) + 0.5) * 2.0**-52
-        noise: Scores = -np.log(-np.log(uniform))
+        x = ids.astype(np.uint64)
+        x *= _U_GOLDEN
+        x += np.uint64(key)
+        x ^= x >> _U_30
+        x *= _U_MIX_1
+        x ^= x >> _U_27
+        x *= _U_MIX_2
+        x ^= x >> _U_31
+        x >>= _U_12
+        noise: Scores = x.astype(np.float64)
+        noise += 0.5
+        noise *= 2.0**-52
+        # So far uniform in (0, 1); two negated logarithms make it Gumbel noise.
+        np.negative(np.log(noise, out=noise), out=noise)
+        np.negative(np.log(noise, out=noise), out=noise)
         return noise
 
-    def _draw(self, logits: Row, position: int) -> int:
-        params = self.params
-        unfiltered = params.top_p >= 1.0 and params.min_p <= 0.0 and params.top_k <= 0
-        ids = _near(logits, 10.0 * params.temperature) if unfiltered else candidates(logits, params)
-        best, token = self._best(logits, ids, position)
-        if unfiltered:
-            # A token further down wins only with noise that does not exist below this line.
-            floor = (best - _NOISE_MAX) * params.temperature
-            _, token = self._best(logits, np.flatnonzero(logits >= floor), position)
-        return token
+    def _draw(self, logits: Row, peak: float, position: int) -> int:
+        if not self._unfiltered:
+            return self._best(logits, _candidates(logits, peak, self.params), peak, position)[1]
+        ids = _from(logits, peak - 10.0 * self._temperature)
+        best, _ = self._best(logits, ids, peak, position)
+        # A token further down wins only with noise that does not exist below this line.
+        ids = _from(logits, peak - (_NOISE_MAX - best) * self._temperature)
+        return self._best(logits, ids, peak, position)[1]
 
-    def _best(self, logits: Row, ids: Ids, position: int) -> tuple[float, int]:
-        scores = logits[ids].astype(np.float64) / self.params.temperature
+    def _best(self, logits: Row, ids: Ids, peak: float, position: int) -> tuple[float, int]:
+        scores = (logits[ids].astype(np.float64) - peak) / self._temperature
         scores += self.noise(position, ids)
         winner = int(scores.argmax())
         return float(scores[winner]), int(ids[winner])
 
 
 def candidates(logits: Row, params: SamplingParams) -> Ids:
-    """Ids that survive top-k, top-p and min-p, in ascending order. Never empty.
-
-    Only logits near the maximum are looked at one by one: all that the filters keep lies there.
-    """
-    n_vocab = len(logits)
-    k = params.top_k if 0 < params.top_k < n_vocab else 0
-    floor = float(logits.max()) + math.log(params.min_p) if params.min_p > 0.0 else -math.inf
-    if k == 0 and params.top_p >= 1.0:
-        return np.flatnonzero(logits >= np.float32(floor))
-    ids = _top_k(logits, k) if k else None
-    if params.top_p < 1.0:
-        ids = _top_p(logits, ids, params.top_p)
-    assert ids is not None
-    if floor > -math.inf:
-        # The most likely token always survives, whatever rounding does to its own floor.
-        keep = logits[ids] >= np.float32(min(floor, float(logits[ids].max())))
-        ids = ids[keep]
-    return ids
+    """Ids that survive top-k, top-p and min-p, in ascending order. Never empty."""
+    return _candidates(logits, float(logits.max()), params)
 
 
 def distribution(logits: Row, params: SamplingParams) -> tuple[Ids, Scores]:
     """Candidate ids and their probabilities (float64, sum 1) after filters and temperature."""
     if params.temperature <= 0.0:
         return np.array([int(logits.argmax())]), np.ones(1)
-    ids = candidates(logits, params)
-    return ids, _softmax(logits[ids].astype(np.float64) / params.temperature)
+    peak = float(logits.max())
+    ids = _candidates(logits, peak, params)
+    temperature = _clamped(params.temperature)
+    weights = np.exp((logits[ids].astype(np.float64) - peak) / temperature)
+    return ids, weights / weights.sum()
 
 
 def probability(logits: Row, token: int) -> float:
@@ -148,58 +149,67 @@ def probability(logits: Row, token: int) -> float:
     return math.exp(float(logits[token]) - float(peak)) / total
 
 
-def _near(logits: Row, span: float) -> Ids:
-    return np.flatnonzero(logits >= logits.max() - np.float32(span))
+def _candidates(logits: Row, peak: float, params: SamplingParams) -> Ids:
+    """See ``candidates``; ``peak`` is the largest logit.
 
-
-def _widen(logits: Row, enough: Callable[[Ids], bool]) -> Ids:
-    """Ids within a growing distance of the maximum, until ``enough`` of them are there."""
-    span = _FIRST_SPAN
-    while span < 1e6:
-        ids = _near(logits, span)
-        if len(ids) == len(logits) or enough(ids):
-            return ids
-        span *= 2.0
-    return np.arange(len(logits))
-
-
-def _top_k(logits: Row, k: int) -> Ids:
-    """Ids of the ``k`` largest logits, ascending; of equal ones the lower id is kept."""
-    ids = _widen(logits, lambda near: len(near) >= k)
-    if len(ids) <= k:
-        return ids
-    values = logits[ids]
-    kth = np.partition(values, len(values) - k)[len(values) - k]
-    above = ids[values > kth]
-    ties = ids[values == kth][: k - len(above)]
-    return np.sort(np.concatenate((above, ties)))
-
-
-def _top_p(logits: Row, ids: Ids | None, top_p: float) -> Ids:
-    """The smallest set of most likely tokens whose probability reaches ``top_p``, ascending.
-
-    ``ids`` restricts the distribution (the result of top-k); None is the whole vocabulary.
+    In the order of falling logits (ties by id) what each filter keeps is a prefix, so the shortest
+    one wins. Only logits near the maximum are sorted: all that the filters keep lies there.
     """
-    peak = logits.max()
-    if ids is None:
-        total = float(np.exp(logits - peak).sum(dtype=np.float64))
+    n_vocab = len(logits)
+    k = params.top_k if 0 < params.top_k < n_vocab else n_vocab
+    # The most likely token always survives, whatever rounding does to its own floor.
+    floor = peak + min(math.log(params.min_p), 0.0) if params.min_p > 0.0 else -math.inf
+    if k == n_vocab and params.top_p >= 1.0:
+        return _from(logits, floor)
 
-        def reached(near: Ids) -> bool:
-            return float(np.exp(logits[near] - peak).sum(dtype=np.float64)) >= top_p * total
+    weight = 0.0  # what top-p has to reach; of the whole vocabulary unless top-k cuts it
+    if k == n_vocab:
+        weight = params.top_p * float(np.exp(logits - np.float32(peak)).sum(dtype=np.float64))
+    span = _FIRST_SPAN
+    while True:
+        ids = _from(logits, peak - span) if span < 1e6 else np.arange(n_vocab)
+        values = logits[ids]
+        if len(ids) == n_vocab or (
+            len(ids) >= k if k < n_vocab else _weights(values, peak).sum() >= weight
+        ):
+            break
+        span *= 2.0
+    if k < len(ids) and len(ids) > _SORTABLE:
+        kept = np.flatnonzero(values >= np.partition(values, len(values) - k)[len(values) - k])
+        ids, values = ids[kept], values[kept]
+    order = np.argsort(-values, kind="stable")[:k]
+    ids, values = ids[order], values[order]
 
-        ids = _widen(logits, reached)
-    else:
-        total = float(np.exp((logits[ids] - peak).astype(np.float64)).sum())
-    weights = np.exp((logits[ids] - peak).astype(np.float64))
-    order = np.argsort(-weights, kind="stable")
-    reach = int(np.searchsorted(np.cumsum(weights[order]), top_p * total)) + 1
-    return np.sort(ids[order[:reach]])
+    n_kept = len(ids)
+    if params.top_p < 1.0:
+        reached = _weights(values, peak).cumsum()
+        if k < n_vocab:
+            weight = params.top_p * float(reached[-1])
+        n_kept = int(reached.searchsorted(weight)) + 1
+    if floor > -math.inf:
+        n_kept = min(n_kept, int(np.count_nonzero(values >= np.float32(floor))))
+    ids = ids[:n_kept]
+    ids.sort()
+    return ids
 
 
-def _softmax(scores: Scores) -> Scores:
-    weights = np.exp(scores - scores.max())
-    result: Scores = weights / weights.sum()
-    return result
+def _from(logits: Row, floor: float) -> Ids:
+    """Ids of the logits that reach ``floor``, ascending."""
+    ids: Ids = (logits >= np.float32(floor)).nonzero()[0]
+    return ids
+
+
+def _weights(logits: Row, peak: float) -> Scores:
+    weights: Scores = np.exp(logits.astype(np.float64) - peak)
+    return weights
+
+
+def _clamped(temperature: float) -> float:
+    return min(max(temperature, _COLDEST), _HOTTEST)
+
+
+def _name(peak: float) -> str:
+    return "NaN" if math.isnan(peak) else str(peak)
 
 
 def _mix(x: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -15,7 +16,7 @@ from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.drafters.ngram import NgramSimple
 from gguf_spec.engine import Engine, Request, SequenceState
-from gguf_spec.profile import Profile, draft_settings, sampling_settings
+from gguf_spec.profile import Profile, Target, draft_settings, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.setup import DraftSetup, Setup
@@ -125,20 +126,7 @@ class Session:
 
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
         target = setup.profile.target
-        layers = target.n_gpu_layers
-        self.model = self._load_model(
-            setup.ref,
-            setup.path,
-            ModelParams(
-                n_gpu_layers=layers if isinstance(layers, int) and layers >= 0 else None,
-                split_mode=target.split_mode,
-                main_gpu=target.main_gpu,
-                tensor_split=target.tensor_split,
-                use_mmap=target.use_mmap,
-                use_mlock=target.use_mlock,
-            ),
-            progress,
-        )
+        self.model = self._load_model(setup.ref, setup.path, target_params(target), progress)
         self.template = ChatTemplate(setup.target.chat_template, self.model)
         self.context = self._make_context(
             self.model,
@@ -153,8 +141,12 @@ class Session:
                 type_v=target.type_v,
                 flash_attn=target.flash_attn,
                 swa_full=target.swa_full,
+                rope=rope_params(target),
             ),
         )
+        adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
+        if adapters:
+            self.context.set_loras(adapters)
         self.load_seconds = self.model.load_seconds
         drafters = [self._drafter(kind, progress) for kind in setup.spec_types]
         self.engine = Engine(self.context)
@@ -172,13 +164,11 @@ class Session:
 
     def _draft_context(self, draft: DraftSetup, progress: LoadProgress | None) -> LlamaContext:
         settings = draft.settings
-        layers = settings.n_gpu_layers
-        model = self._load_model(
-            draft.ref,
-            draft.info.files[0],
-            ModelParams(n_gpu_layers=layers if isinstance(layers, int) and layers >= 0 else None),
-            progress,
+        params = ModelParams(
+            n_gpu_layers=_layers(settings.n_gpu_layers),
+            devices=settings.devices or self.setup.profile.target.devices,
         )
+        model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
         self.load_seconds += model.load_seconds
         n_ubatch = settings.n_ubatch if isinstance(settings.n_ubatch, int) else 512
         return self._make_context(
@@ -196,7 +186,7 @@ class Session:
         )
 
     def _load_model(
-        self, name: str, path: Any, params: ModelParams, progress: LoadProgress | None
+        self, name: str, path: Path, params: ModelParams, progress: LoadProgress | None
     ) -> LlamaModel:
         report = (lambda done: progress(name, done)) if progress else None
         model = LlamaModel(path, params, progress=report)
@@ -207,6 +197,53 @@ class Session:
         context = LlamaContext(model, params)
         self._closers.append(context.close)
         return context
+
+
+def target_params(target: Target) -> ModelParams:
+    """How to load the target.
+
+    ``n_cpu_moe`` is the tensor override that llama.cpp makes of --n-cpu-moe
+    (``llm_add_n_cpu_ffn_overrides`` in common.h); an explicit ``override_tensor`` comes first and
+    so wins over it.
+    """
+    overrides = [tuple(text.rsplit("=", 1)) for text in target.override_tensor]
+    overrides += [
+        (rf"blk\.{i}\.ffn_(up|down|gate|gate_up)_(ch|)exps", "CPU") for i in range(target.n_cpu_moe)
+    ]
+    return ModelParams(
+        n_gpu_layers=_layers(target.n_gpu_layers),
+        split_mode=target.split_mode,
+        main_gpu=target.main_gpu,
+        tensor_split=target.tensor_split,
+        devices=target.devices,
+        overrides=tuple((pattern, buffer) for pattern, buffer in overrides),
+        use_mmap=target.use_mmap,
+        use_mlock=target.use_mlock,
+    )
+
+
+def rope_params(target: Target) -> tuple[tuple[str, float], ...]:
+    """The rotary-embedding fields that the profile sets, named as in ``llama_context_params``."""
+    names = (
+        "rope_freq_base",
+        "rope_freq_scale",
+        "yarn_ext_factor",
+        "yarn_attn_factor",
+        "yarn_beta_fast",
+        "yarn_beta_slow",
+        "yarn_orig_ctx",
+    )
+    fields = [(name, getattr(target, name)) for name in names]
+    if target.rope_scaling is not None:
+        # enum llama_rope_scaling_type
+        kinds = {"none": 0, "linear": 1, "yarn": 2}
+        fields.append(("rope_scaling_type", kinds[target.rope_scaling]))
+    return tuple((name, value) for name, value in fields if value is not None)
+
+
+def _layers(wanted: int | str) -> int | None:
+    """Layers on the GPU: None is all of them, which is what "auto" means where they fit."""
+    return wanted if isinstance(wanted, int) and wanted >= 0 else None
 
 
 class Generation:

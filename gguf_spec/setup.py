@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 
 from gguf_spec.errors import InputError, PairError, UsageError
-from gguf_spec.header import ModelInfo, read_model
-from gguf_spec.loadable import check_loadable
+from gguf_spec.header import ModelInfo, read_header, read_model
+from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.pairing import check_pair
-from gguf_spec.profile import Draft, Profile, draft_settings
+from gguf_spec.profile import Draft, Profile, draft_settings, parse_lora
 from gguf_spec.refs import resolve
 
 Progress = Callable[[str, "int | None", "int | None"], None]
@@ -25,6 +25,17 @@ AVAILABLE_TYPES = ("ngram-simple", "draft-simple")
 DEFAULT_REF = "demo"
 DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
+MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap around
+MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
+#: What a profile may hold, and nothing here looks at yet.
+NOT_YET = {
+    "spec": "verify draft_sampling exact translate",
+    "sampling": (
+        "repeat_penalty frequency_penalty presence_penalty dry_multiplier xtc_probability "
+        "mirostat dynatemp_range logit_bias"
+    ),
+    "engine": "kind",
+}
 NGRAM_TYPES = frozenset(t for t in AVAILABLE_TYPES if t.startswith("ngram-"))
 
 
@@ -37,6 +48,14 @@ class DraftSetup:
     info: ModelInfo
     settings: Draft
     n_ctx: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSetup:
+    """A LoRA adapter and how strongly it is applied."""
+
+    path: Path
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,7 @@ class Setup:
     spec_types: tuple[str, ...]
     ceilings: tuple[int, ...]
     drafts: tuple[DraftSetup, ...]
+    loras: tuple[LoraSetup, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -77,6 +97,8 @@ def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
         UsageError: the settings contradict each other.
     """
     warnings: list[str] = []
+    _check_limits(profile)
+    _warn_of_ignored(profile, warnings)
     ref = profile.target.model or DEFAULT_REF
     target = _read(ref, progress, as_target=True)
     n_ctx = _context_length(profile, target, warnings)
@@ -95,6 +117,7 @@ def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
         spec_types=types,
         ceilings=tuple(_ceiling(kind, profile, n_ctx) for kind in types),
         drafts=drafts,
+        loras=tuple(_lora(text, target) for text in profile.target.lora),
         warnings=tuple(warnings),
     )
 
@@ -109,10 +132,47 @@ def default_threads() -> int:
     return max(1, min(cores, allowed))
 
 
+def _check_limits(profile: Profile) -> None:
+    """Refuse numbers on which libllama would abort or crash."""
+    target, draft = profile.target, draft_settings(profile.spec, "draft-simple")
+    for name, value, most in (
+        ("target.n_ctx", target.n_ctx, MAX_N_CTX),
+        ("target.n_threads", target.n_threads, MAX_THREADS),
+        ("target.n_threads_batch", target.n_threads_batch, MAX_THREADS),
+        ("target.n_batch", target.n_batch, MAX_N_CTX),
+        ("spec.draft n_ctx", draft.n_ctx, MAX_N_CTX),
+        ("spec.draft n_ubatch", draft.n_ubatch, MAX_N_CTX),
+    ):
+        if isinstance(value, int) and value > most:
+            raise InputError(f"{name} is {value}, llama.cpp takes at most {most}")
+
+
+def _warn_of_ignored(profile: Profile, warnings: list[str]) -> None:
+    """Name the settings that ask for something which does not exist yet."""
+    ignored = []
+    for table, names in NOT_YET.items():
+        values = getattr(profile, table)
+        fields = type(values).model_fields
+        ignored += [
+            f"{table}.{name}"
+            for name in names.split()
+            if getattr(values, name) not in (fields[name].default, "auto")
+        ]
+    if ignored:
+        warnings.append(f"not available in this version, and IGNORED: {', '.join(ignored)}")
+
+
 def _read(ref: str, progress: Progress | None, *, as_target: bool) -> ModelInfo:
     info = read_model(resolve(ref, progress=progress))
     check_loadable(info, as_target=as_target)
     return info
+
+
+def _lora(text: str, target: ModelInfo) -> LoraSetup:
+    path, scale = parse_lora(text)
+    info = read_header(resolve(path))
+    check_adapter(info, target)
+    return LoraSetup(Path(info.path), scale)
 
 
 def _threads(wanted: int | str, otherwise: int | None = None) -> int:

@@ -12,8 +12,16 @@ import numpy as np
 import psutil
 import pytest
 
-from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, load_lib, recent_log
-from gguf_spec.backend.lib import OPTIONAL, REQUIRED, Lib, list_devices, self_test
+from gguf_spec.backend import (
+    ContextParams,
+    LlamaContext,
+    LlamaModel,
+    ModelParams,
+    list_devices,
+    load_lib,
+    recent_log,
+)
+from gguf_spec.backend.lib import OPTIONAL, REQUIRED, Lib, self_test
 from gguf_spec.backend.log import LogBuffer, captured_stderr
 from gguf_spec.context import Run
 from gguf_spec.control import FixedPolicy
@@ -21,7 +29,7 @@ from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.drafters.ngram import NgramSimple
 from gguf_spec.engine import Engine, Request, SequenceState
-from gguf_spec.errors import BackendError
+from gguf_spec.errors import BackendError, InputError
 from gguf_spec.sampling import Sampler, SamplingParams
 
 # The prompts on which native llama.cpp's acceptance with these models was measured (greedy, one
@@ -378,6 +386,26 @@ def test_python_keeps_its_stderr_while_the_descriptor_is_captured() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "hidden" not in done.stderr
     assert [w in done.stderr for w in ("shown", "after", "visible")] == [True] * 3
+
+
+def test_tensors_are_put_where_an_override_says(tiny: Path) -> None:
+    path = tiny / "tiny-target.gguf"
+    recent_log().lines.clear()
+    with LlamaModel(path, ModelParams(overrides=((r"blk\.0\.ffn_.*", "CPU"),))) as model:
+        lines = [line for _, line in recent_log().lines if "buffer type overridden" in line]
+        assert lines
+        assert all("blk.0.ffn_" in line for line in lines)
+        assert model.n_vocab == 1024
+    with pytest.raises(InputError, match="no buffer type TPU9"):
+        LlamaModel(path, ModelParams(overrides=((".*", "TPU9"),)))
+
+
+def test_a_device_that_is_not_there_is_refused(tiny: Path) -> None:
+    path = tiny / "tiny-target.gguf"
+    with pytest.raises(InputError, match="no device TPU9"):
+        LlamaModel(path, ModelParams(devices=("TPU9",)))
+    with LlamaModel(path, ModelParams(devices=("none",))) as model:
+        assert model.n_vocab == 1024
 
 
 def test_devices_are_listed() -> None:

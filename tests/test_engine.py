@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gguf_spec.context import ModelContext, Run
-from gguf_spec.control import FixedPolicy
+from gguf_spec.control import FixedPolicy, Round
 from gguf_spec.drafters.base import Draft, Drafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.drafters.ngram import NgramSimple
@@ -20,6 +20,8 @@ from tests.toy import END, ToyContext
 
 SEEDS = range(50)
 LENGTHS = range(1, 16)
+# Long enough for every drafter to be right and wrong many times, short enough for a grid of 13,500.
+GRID_TOKENS = 32
 
 
 class Hostile:
@@ -121,6 +123,19 @@ def plain(wanted: Request, **options: int) -> list[int]:
     return run_all(engine, [(engine.open([], FixedPolicy([])), wanted)])[0]
 
 
+def by_hand(wanted: Request) -> list[int]:
+    """Plain decoding without the engine: the whole text anew for every token."""
+    text = list(wanted.prompt)
+    seed = wanted.sampler.params.seed
+    while len(text) < len(wanted.prompt) + (wanted.max_tokens or 0):
+        toy = ToyContext(seed, n_ubatch=256)
+        toy.decode([Run(0, 0, text, 1)])
+        text.append(wanted.sampler.sample(toy.logits(len(text) - 1), len(text)))
+        if toy.is_end(text[-1]):
+            break
+    return text[len(wanted.prompt) :]
+
+
 def ngram(seed: int, n_seq: int, removes: bool) -> list[Drafter]:
     return [NgramSimple(2, 15) for _ in range(n_seq)]
 
@@ -138,12 +153,19 @@ Maker = Callable[[int, int, bool], list[Drafter]]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_plain_decoding_equals_a_loop_by_hand(temperature: float) -> None:
+    for seed in range(10):
+        wanted = request(seed, temperature=temperature)
+        assert plain(wanted) == by_hand(wanted)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("removes", [True, False], ids=["remove", "checkpoint"])
 @pytest.mark.parametrize("make", [ngram, draft_model, hostile])
 def test_equals_plain_decoding(make: Maker, removes: bool, temperature: float) -> None:
     accepted = drafted = 0
     for seed in SEEDS:
-        wanted = request(seed, temperature=temperature)
+        wanted = request(seed, temperature=temperature, max_tokens=GRID_TOKENS)
         expected = plain(wanted)
         for n_max in LENGTHS:
             engine = Engine(ToyContext(seed, removes_tail=removes))
@@ -161,7 +183,10 @@ def test_equals_plain_decoding(make: Maker, removes: bool, temperature: float) -
 def test_three_sequences_equal_plain_decoding(make: Maker, removes: bool) -> None:
     for seed in SEEDS:
         prompts = [prompt_for(seed + 100 * i, 20 + 9 * i) for i in range(3)]
-        wanted = [request(seed, temperature=0.9 * (i % 2), prompt=p) for i, p in enumerate(prompts)]
+        wanted = [
+            request(seed, temperature=0.9 * (i % 2), max_tokens=GRID_TOKENS, prompt=p)
+            for i, p in enumerate(prompts)
+        ]
         expected = [plain(w) for w in wanted]
         for n_max in LENGTHS:
             engine = Engine(ToyContext(seed, n_seq_max=3, removes_tail=removes))
@@ -392,3 +417,176 @@ def test_two_hundred_rounds_leave_nothing_behind() -> None:
         wanted = request(i, temperature=0.8, max_tokens=12)
         run_all(engine, [(sequence, wanted)])
         assert len(engine.target.cache[0]) < 64  # type: ignore[attr-defined]
+
+
+class Diary(FixedPolicy):
+    """Asks everybody, and remembers what it is told."""
+
+    def __init__(self, ceilings: Sequence[int], n_min: int = 0) -> None:
+        super().__init__(ceilings, n_min)
+        self.rounds: list[Round] = []
+
+    def record(self, result: Round) -> None:
+        self.rounds.append(result)
+
+
+class Metered(ToyContext):
+    """Every decode takes one second of its own clock."""
+
+    def decode(self, runs: Sequence[Run]) -> None:
+        super().decode(runs)
+        self.busy_seconds += 1.0
+
+
+def test_the_controller_hears_of_every_round() -> None:
+    wanted = request(3)
+    text = [*wanted.prompt, *plain(wanted)]
+    engine = Engine(Metered(3))
+    diary = Diary([4])
+    # The text runs out before the answer does, so the last rounds have no draft.
+    sequence = engine.open([Oracle(text[:-6], frozenset({2}), 24)], diary)
+    steps = [s for s in engine.generate(sequence, wanted) if s.tokens][1:]
+    assert [(r.n_drafted, r.n_accepted) for r in diary.rounds] == [
+        (s.n_drafted, s.n_accepted) for s in steps
+    ]
+    assert {r.n_drafted for r in diary.rounds} >= {0, 4}
+    for step, result in zip(steps, diary.rounds, strict=True):
+        assert result.decode_seconds == 1.0
+        assert result.drafter == (0 if step.n_drafted else None)
+        assert step.source == ("oracle" if step.n_drafted else None)
+        assert len(step.tokens) == step.n_accepted + 1
+    assert sequence.progress.spec.steps == len(steps)
+    timings = sequence.timings()
+    assert timings.draft_seconds == pytest.approx(sum(r.draft_seconds for r in diary.rounds))
+
+
+def test_a_dropped_draft_is_a_plain_round_to_the_controller() -> None:
+    engine = Engine(ToyContext(2))
+    engine.target.full_when_wider_than = 1  # type: ignore[attr-defined]
+    diary = Diary([5])
+    sequence = engine.open([DraftModel(ToyContext(2))], diary)
+    run_all(engine, [(sequence, request(2))])
+    assert len(diary.rounds) > 5
+    assert {(r.drafter, r.n_drafted) for r in diary.rounds} == {(None, 0)}
+
+
+def test_drafts_below_n_min_are_passed_on() -> None:
+    wanted = request(3, max_tokens=40)
+    expected = plain(wanted)
+    text = [*wanted.prompt, *expected]
+    engine = Engine(ToyContext(3))
+    short = Oracle(text, frozenset(), 24)
+    short.draft = lambda limit, sampler: Draft(text[len(short._history) :][:2], "short")  # type: ignore[method-assign]
+    sequence = engine.open([short, Oracle(text, frozenset(), 24)], Diary([5, 4], n_min=3))
+    steps = list(engine.generate(sequence, wanted))
+    assert [t for s in steps for t in s.tokens] == expected
+    assert {s.source for s in steps if s.n_drafted} == {"oracle"}
+    assert {s.n_drafted for s in steps} <= {0, 3, 4}
+
+
+@pytest.mark.parametrize("removes", [True, False], ids=["remove", "checkpoint"])
+def test_never_more_rows_than_the_target_takes(removes: bool) -> None:
+    for max_width in (1, 2, 5):
+        wanted = request(3)
+        expected = plain(wanted)
+        text = [*wanted.prompt, *expected]
+        # The toy asserts that no decode is wider.
+        engine = Engine(ToyContext(3, max_width=max_width, removes_tail=removes))
+        sequence = engine.open([Oracle(text, frozenset(), 24)], FixedPolicy([15]))
+        steps = list(engine.generate(sequence, wanted))
+        assert [t for s in steps for t in s.tokens] == expected
+        assert max(s.n_drafted for s in steps) == max_width - 1
+
+
+def test_drafters_are_called_in_the_documented_order() -> None:
+    wanted = request(3, max_tokens=30)
+    text = [*wanted.prompt, *plain(wanted)]
+    events: list[tuple[object, ...]] = []
+
+    class Witness(Oracle):
+        def begin(self, history: History) -> None:
+            super().begin(history)
+            events.append(("begin", len(history)))
+
+        def observe(self, target: ModelContext, run: Run) -> None:
+            events.append(("observe", len(self._history), run.start, list(run.tokens)))
+            if run.n_outputs:
+                target.logits(run.row + len(run.tokens) - 1)  # what was decoded is still there
+
+        def draft(self, limit: int, sampler: Sampler) -> Draft:
+            events.append(("draft", len(self._history)))
+            return super().draft(limit, sampler)
+
+        def accept(self, n_accepted: int) -> None:
+            events.append(("accept", len(self._history), n_accepted))
+
+    engine = Engine(ToyContext(3, n_ubatch=16))
+    sequence = engine.open([Witness(text, frozenset({1}), 24)], FixedPolicy([3]))
+    steps = [s for s in engine.generate(sequence, wanted) if s.tokens]
+    length = len(wanted.prompt)
+    expected: list[tuple[object, ...]] = [
+        ("begin", length),
+        ("observe", length, 0, wanted.prompt[:16]),
+        ("observe", length, 16, wanted.prompt[16:]),
+        ("accept", length + 1, 0),
+    ]
+    length += 1
+    for step in steps[1:]:
+        drafted = text[length : length + step.n_drafted]
+        if len(drafted) > 1:
+            drafted[1] = drafted[1] % 23 + 1
+        if sequence._n_prompt + 30 - length > 1:
+            expected.append(("draft", length))
+        expected.append(("observe", length, length - 1, [text[length - 1], *drafted]))
+        length += len(step.tokens)
+        expected.append(("accept", length, step.n_accepted))
+    assert events == expected
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_after_a_failed_decode_the_cache_is_not_trusted(computed: bool) -> None:
+    """The next prompt continues the text, so only the failure says that the cache is wrong."""
+
+    class Breaks(ToyContext):
+        broken = False
+
+        def decode(self, runs: Sequence[Run]) -> None:
+            if computed or not self.broken:
+                super().decode(runs)
+            if self.broken:
+                raise RunError("failed")
+
+    toy = Breaks(4)
+    engine = Engine(toy)
+    sequence = engine.open([DraftModel(ToyContext(4))], FixedPolicy([5]))
+    with pytest.raises(RunError):  # noqa: PT012
+        for n, _ in enumerate(engine.generate(sequence, request(4))):
+            toy.broken = n == 3
+    toy.broken = False
+    wanted = request(4, prompt=[*sequence.history, 5])
+    assert run_all(engine, [(sequence, wanted)])[0] == plain(wanted)
+    assert sequence.progress.cached_tokens == 0
+
+
+def test_sequences_take_turns_when_a_batch_does_not_hold_them_all() -> None:
+    wanted = [request(i, prompt=prompt_for(i, 16), max_tokens=20) for i in range(3)]
+    toy = ToyContext(0, n_seq_max=3)
+    toy.n_batch = 16
+    engine = Engine(toy)
+    sequences = [engine.open([Hostile(i, 24)], FixedPolicy([4])) for i, _ in enumerate(wanted)]
+    for sequence, one in zip(sequences, wanted, strict=True):
+        sequence.start(one)
+    order: list[int] = []
+    while all(s.active for s in sequences):
+        order += [step.seq for step in engine.step()]
+    assert len(order) > 15
+    # The last one may be the step that ends a sequence.
+    assert all(len(set(order[i : i + 3])) == 3 for i in range(len(order) - 2))
+
+
+def test_a_context_that_was_used_before_starts_clean() -> None:
+    toy = ToyContext(4)
+    toy.decode([Run(0, 0, [7, 7, 7], 1)])
+    engine = Engine(toy)
+    sequence = engine.open([], FixedPolicy([]))
+    assert run_all(engine, [(sequence, request(4))])[0] == plain(request(4))

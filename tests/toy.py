@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,21 @@ from numpy.typing import NDArray
 from gguf_spec.context import NoSlotError, Run
 
 END = 0
+
+
+@lru_cache(maxsize=32)
+def _table(seed: int, n_vocab: int, blur: float, end_bias: int) -> NDArray[np.float32]:
+    """Logits by the last two tokens, shape [n_vocab + 1, n_vocab, n_vocab]; the first index is
+    ``n_vocab`` when there is one token only. Contexts of equal arguments share it: read only."""
+    shape = (n_vocab + 1, n_vocab, n_vocab)
+    table = np.random.default_rng((seed, 7)).integers(0, 9, shape).astype(np.float32)
+    if blur:
+        blurred = np.random.default_rng((seed, 8)).random(shape[:2]) < blur
+        other = np.random.default_rng((seed, 9)).integers(0, 9, shape).astype(np.float32)
+        table[blurred] = other[blurred]
+    table[..., END] += end_bias
+    table.flags.writeable = False
+    return table
 
 
 class ToyContext:
@@ -49,8 +65,8 @@ class ToyContext:
         self.cache: list[list[int]] = [[] for _ in range(n_seq_max)]
         self.decodes: list[list[Run]] = []
         self.full_when_wider_than: int | None = None
-        self._rows: dict[int, NDArray[np.float32]] = {}
-        self._table: dict[tuple[int, ...], NDArray[np.float32]] = {}
+        self._rows: dict[int, tuple[int, int, int]] = {}
+        self._table = _table(seed, n_vocab, blur, end_bias)
 
     def decode(self, runs: Sequence[Run]) -> None:
         assert runs, "empty batch"
@@ -69,15 +85,25 @@ class ToyContext:
             assert len(cache) + len(run.tokens) <= self.n_ctx, "past the context"
             assert run.n_outputs <= self.max_width
             run.row = row
-            for i, token in enumerate(run.tokens):
-                assert 0 <= token < self.n_vocab, f"illegal id {token}"
-                cache.append(int(token))
-                if i >= len(run.tokens) - run.n_outputs:
-                    self._rows[row + i] = self._compute(cache)
+            assert min(run.tokens) >= 0, "illegal id"
+            assert max(run.tokens) < self.n_vocab, "illegal id"
+            cache += run.tokens
+            # What a row is computed from, taken now: the cache may be cut before it is looked at.
+            first = len(cache) - run.n_outputs
+            ripple = zlib.crc32(bytes(cache[:first]))
+            before = cache[first - 1] if first else self.n_vocab
+            for i in range(first, len(cache)):
+                token = cache[i]
+                ripple = zlib.crc32(token.to_bytes(1, "little"), ripple)
+                self._rows[row + i - run.start] = (before, token, ripple)
+                before = token
             row += len(run.tokens)
 
     def logits(self, row: int) -> NDArray[np.float32]:
-        return self._rows[row]
+        before, token, ripple = self._rows[row]
+        logits: NDArray[np.float32] = self._table[before, token].copy()
+        logits[ripple % self.n_vocab] += 1.0 + (ripple >> 8) % 2
+        return logits
 
     def is_end(self, token: int) -> bool:
         return token == END
@@ -99,19 +125,3 @@ class ToyContext:
 
     def clear(self, seq: int) -> None:
         self.cache[seq] = []
-
-    def _compute(self, cache: Sequence[int]) -> NDArray[np.float32]:
-        key = tuple(cache[-2:])
-        if key not in self._table:
-            rng = np.random.default_rng((self.seed, *key))
-            if rng.random() < self.blur:
-                rng = np.random.default_rng((self.seed + 1_000_003, *key))
-            else:
-                rng = np.random.default_rng((self.seed, 7, *key))
-            table = rng.integers(0, 9, self.n_vocab).astype(np.float32)
-            table[END] += self.end_bias
-            self._table[key] = table
-        ripple = zlib.crc32(bytes(cache))
-        logits = self._table[key].copy()
-        logits[ripple % self.n_vocab] += 1.0 + (ripple >> 8) % 2
-        return logits

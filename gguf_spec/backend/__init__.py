@@ -1,16 +1,19 @@
 """libllama through its C interface. Nothing outside this package imports ``llama_cpp``."""
 
 from gguf_spec.backend.context import ContextParams, LlamaContext
+from gguf_spec.backend.ggml import Device, list_devices
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import recent_log
 from gguf_spec.backend.model import LlamaModel, ModelParams
 
 __all__ = [
     "ContextParams",
+    "Device",
     "LlamaContext",
     "LlamaModel",
     "Lib",
     "ModelParams",
+    "list_devices",
     "load_lib",
     "recent_log",
 ]

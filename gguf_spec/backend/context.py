@@ -180,6 +180,18 @@ class LlamaContext:
         if read != len(data) or not removed:
             raise BackendError(f"restoring a sequence read {read} of {len(data)} bytes")
 
+    def set_loras(self, adapters: Sequence[tuple[int, float]]) -> None:
+        """Apply LoRA adapters, as (from ``LlamaModel.load_lora``, scale), in place of earlier ones.
+
+        Raises:
+            BackendError: libllama refused.
+        """
+        n = len(adapters)
+        handles = (ctypes.c_void_p * max(n, 1))(*(handle for handle, _ in adapters))
+        scales = (ctypes.c_float * max(n, 1))(*(scale for _, scale in adapters))
+        if self._api.llama_set_adapters_lora(self.handle, handles, n, scales):
+            raise BackendError(f"libllama refused {n} LoRA adapters")
+
     def clear(self, seq: int) -> None:
         """Drop all tokens of ``seq``."""
         self._api.llama_memory_seq_rm(self._memory, seq, -1, -1)

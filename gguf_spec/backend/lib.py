@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import os
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -144,76 +143,3 @@ def _unknown(lib: Lib, what: str) -> BackendError:
         f"llama-cpp-python {lib.version} is not a version that gguf-spec knows: {what}",
         hint=f"install a supported one: pip install '{SUPPORTED.replace(' ', '')}'",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that ggml offers. Sizes in bytes; ``kind`` is cpu, gpu, igpu, accel or meta."""
-
-    name: str
-    description: str
-    kind: str
-    total: int
-    free: int
-
-
-_DEVICE_KINDS = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
-
-
-def list_devices() -> list[Device]:
-    """Devices that this build of llama.cpp can compute on; empty where ggml does not tell."""
-    lib = load_lib()
-    base = getattr(lib.api, "_base_path", None) or os.path.join(
-        os.path.dirname(str(lib.api.__file__)), "lib"
-    )
-    try:
-        ggml = _ggml(str(base))
-    except (OSError, AttributeError):
-        return []
-    devices = []
-    for i in range(ggml.ggml_backend_dev_count()):
-        device = ctypes.c_void_p(ggml.ggml_backend_dev_get(i))
-        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
-        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        devices.append(
-            Device(
-                ggml.ggml_backend_dev_name(device).decode(),
-                ggml.ggml_backend_dev_description(device).decode(),
-                _DEVICE_KINDS.get(ggml.ggml_backend_dev_type(device), "unknown"),
-                total.value,
-                free.value,
-            )
-        )
-    return devices
-
-
-class _Ggml:
-    """The device functions of ggml, which lie in two libraries."""
-
-    def __init__(self, registry: ctypes.CDLL, base: ctypes.CDLL) -> None:
-        size, pointer, text = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
-        size_p = ctypes.POINTER(ctypes.c_size_t)
-        for library, name, restype, argtypes in (
-            (registry, "ggml_backend_dev_count", size, []),
-            (registry, "ggml_backend_dev_get", pointer, [size]),
-            (base, "ggml_backend_dev_name", text, [pointer]),
-            (base, "ggml_backend_dev_description", text, [pointer]),
-            (base, "ggml_backend_dev_type", ctypes.c_int, [pointer]),
-            (base, "ggml_backend_dev_memory", None, [pointer, size_p, size_p]),
-        ):
-            function = getattr(library, name)
-            function.restype, function.argtypes = restype, argtypes
-            setattr(self, name, function)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
-@functools.cache
-def _ggml(folder: str) -> _Ggml:
-    import pathlib
-
-    from llama_cpp._ctypes_extensions import load_shared_library  # finds the platform's file names
-
-    path = pathlib.Path(folder)
-    return _Ggml(load_shared_library("ggml", path), load_shared_library("ggml-base", path))

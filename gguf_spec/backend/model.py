@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
+from gguf_spec.backend.ggml import device_array, overrides_array
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.errors import BackendError, NoFitError
@@ -23,13 +25,17 @@ _ALL_LAYERS = 1 << 20
 class ModelParams:
     """How to load a model. ``n_gpu_layers`` None loads every layer onto a GPU if there is one.
 
-    ``repack`` allows weights to be stored rearranged for the CPU (llama.cpp's extra buffer types).
+    ``devices`` are names to offload to, empty for all. ``overrides`` puts tensors whose names match
+    a regular expression into a buffer type: pairs of both. ``repack`` allows weights to be stored
+    rearranged for the CPU (llama.cpp's extra buffer types).
     """
 
     n_gpu_layers: int | None = None
     split_mode: str = "layer"
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
+    devices: tuple[str, ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()
     use_mmap: bool = True
     use_mlock: bool = False
     repack: bool = True
@@ -53,6 +59,7 @@ class LlamaModel:
     ) -> None:
         self.path = path
         self.lib: Lib = load_lib()
+        self._arrays: list[ctypes.Array[Any]] = []
         begun = perf_counter()
         self._handle: int | None = self._load(params or ModelParams(), progress)
         self.load_seconds = perf_counter() - begun
@@ -136,6 +143,19 @@ class LlamaModel:
         """How ``token`` is written, control tokens included; "" for no token (id -1)."""
         return self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
 
+    def load_lora(self, path: Path) -> int:
+        """Load a LoRA adapter; it is freed with the model.
+
+        Raises:
+            BackendError: libllama could not load it for this model.
+        """
+        mark = len(LOG.lines)
+        with captured_stderr():
+            adapter = self.lib.api.llama_adapter_lora_init(self.handle, str(path).encode())
+        if not adapter:
+            raise load_error(f"libllama could not load the LoRA adapter {path.name}", mark)
+        return int(adapter)
+
     def close(self) -> None:
         """Free the model. Further calls do nothing."""
         if self._handle is not None:
@@ -171,10 +191,17 @@ class LlamaModel:
         raw.main_gpu = params.main_gpu
         raw.load_mode = _load_mode(params)
         raw.use_extra_bufts = params.repack
+        # The model keeps these pointers, so we keep what they point to.
         if params.tensor_split:
-            # Read during the load only, so that a local array lives long enough.
             split = _float_array(params.tensor_split, int(api.llama_max_devices()))
+            self._arrays.append(split)
             raw.tensor_split = split
+        if params.devices:
+            self._arrays.append(device_array(params.devices))
+            raw.devices = ctypes.addressof(self._arrays[-1])
+        if params.overrides:
+            self._arrays.append(overrides_array(params.overrides))
+            raw.tensor_buft_overrides = ctypes.addressof(self._arrays[-1])
         watch = _LoadWatch(progress)
         raw.progress_callback = callback = api.llama_progress_callback(watch)
         mark = len(LOG.lines)
