@@ -187,7 +187,9 @@ class LlamaContext:
             BackendError: libllama refused.
         """
         n = len(adapters)
-        handles = (ctypes.c_void_p * max(n, 1))(*(handle for handle, _ in adapters))
+        pointers = (ctypes.c_void_p * max(n, 1))(*(handle for handle, _ in adapters))
+        kind = ctypes.POINTER(self._api.llama_adapter_lora_p_ctypes)
+        handles = ctypes.cast(pointers, kind)
         scales = (ctypes.c_float * max(n, 1))(*(scale for _, scale in adapters))
         if self._api.llama_set_adapters_lora(self.handle, handles, n, scales):
             raise BackendError(f"libllama refused {n} LoRA adapters")

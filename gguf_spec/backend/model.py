@@ -154,7 +154,7 @@ class LlamaModel:
             adapter = self.lib.api.llama_adapter_lora_init(self.handle, str(path).encode())
         if not adapter:
             raise load_error(f"libllama could not load the LoRA adapter {path.name}", mark)
-        return int(adapter)
+        return int(ctypes.cast(adapter, ctypes.c_void_p).value or 0)
 
     def close(self) -> None:
         """Free the model. Further calls do nothing."""
