@@ -62,6 +62,8 @@ class Session:
 
     def __init__(self, setup: Setup, *, progress: LoadProgress | None = None) -> None:
         self.setup = setup
+        self.warnings: list[str] = []
+        """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
         try:
             self._load(setup, progress)
@@ -148,7 +150,15 @@ class Session:
         if adapters:
             self.context.set_loras(adapters)
         self.load_seconds = self.model.load_seconds
-        drafters = [self._drafter(kind, progress) for kind in setup.spec_types]
+        types = setup.spec_types
+        if types and not self.context.removes_tail and not self.context.can_save:
+            types = ()
+            self.warnings.append(
+                f"no drafting: the memory of {setup.target.arch} models cannot drop rejected tokens "
+                f"with llama-cpp-python {self.model.lib.version}"
+            )
+        self.spec_types = types
+        drafters = [self._drafter(kind, progress) for kind in types]
         self.engine = Engine(self.context)
         policy = FixedPolicy(setup.ceilings, setup.profile.spec.n_min)
         self.sequence: SequenceState = self.engine.open(drafters, policy)
@@ -347,10 +357,10 @@ class Generation:
         )
 
     def _spec_report(self) -> dict[str, Any]:
-        spec, setup = self._sequence.progress.spec, self._session.setup
+        spec = self._sequence.progress.spec
         total = spec.total
         return {
-            "types": list(setup.spec_types),
+            "types": list(self._session.spec_types),
             "verify": "match",
             "exactness": "seed-exact",
             "steps": spec.steps,

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from gguf_spec.backend import recent_log
+from gguf_spec.backend import load_lib, recent_log
 from gguf_spec.errors import GgufSpecError, HeaderError, InputError, PairError, UsageError
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.session import Session, rope_params, target_params
@@ -332,3 +332,25 @@ def test_a_failed_load_leaves_nothing_behind() -> None:
         Session(prepare(profile(target__devices=["TPU0"])))
     with Session(prepare(profile())) as session:
         assert session.model.n_vocab == 1024
+
+
+def test_a_libllama_without_checkpoints_drafts_only_where_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hybrid = str(MODELS / "tiny-mtp.gguf")
+    values = {"target__model": hybrid, "spec__types": ["ngram-simple"]}
+
+    def answer() -> tuple[list[str], str]:
+        with Session(prepare(profile(**values))) as session:
+            generation = session.generate(session.raw_prompt(PROMPT), session.params(max_tokens=40))
+            for _ in generation:
+                pass
+            assert generation.report()["spec"]["types"] == list(session.spec_types)
+            return session.warnings, generation.text
+
+    warnings, text = answer()
+    assert warnings == []
+    monkeypatch.setitem(load_lib().missing, "llama_state_seq_get_size_ext", "checkpoints")
+    warnings, same = answer()
+    assert "no drafting" in warnings[0]
+    assert same == text

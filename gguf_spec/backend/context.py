@@ -30,6 +30,7 @@ KV_TYPES = {
     "bf16": 30,
 }
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+_STATE_CALLS = ("get_size", "get_data", "set_data")
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -96,6 +97,11 @@ class LlamaContext:
             raise BackendError("the context has been closed")
         return self._handle
 
+    @property
+    def can_save(self) -> bool:
+        """Whether ``save`` and ``restore`` work with this libllama."""
+        return all(self.model.lib.has(f"llama_state_seq_{name}_ext") for name in _STATE_CALLS)
+
     def decode(self, runs: Sequence[Run]) -> None:
         """Compute the rows of ``runs``; see ``ModelContext.decode``."""
         batch = self._batch
@@ -155,7 +161,7 @@ class LlamaContext:
     def save(self, seq: int) -> object:
         """A checkpoint of what cannot be cut back: recurrent state, sliding windows."""
         api = self._api
-        if not api.llama_state_seq_get_size_ext:
+        if not self.can_save:
             raise BackendError("this libllama cannot save the state of a sequence")
         begun = perf_counter()
         size = api.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL_ONLY)
