@@ -154,7 +154,7 @@ class Session:
         if types and not self.context.removes_tail and not self.context.can_save:
             types = ()
             self.warnings.append(
-                f"no drafting: the memory of {setup.target.arch} models cannot drop rejected tokens "
+                f"no drafting: the cache of {setup.target.arch} models cannot drop rejected tokens "
                 f"with llama-cpp-python {self.model.lib.version}"
             )
         self.spec_types = types

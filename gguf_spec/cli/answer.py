@@ -1,0 +1,104 @@
+"""Loading a model and streaming an answer, as ``run`` and ``chat`` both do it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from gguf_spec.cli.output import Output
+from gguf_spec.cli.summary import setup_line
+
+if TYPE_CHECKING:
+    from gguf_spec.profile import Profile
+    from gguf_spec.session import Generation, GenerationParams, Session
+    from gguf_spec.setup import Setup
+
+
+def prepare_setup(profile: Profile, out: Output) -> Setup:
+    """Find and check the files of ``profile``, say what will be loaded. Errors as ``prepare``."""
+    from gguf_spec.setup import prepare
+
+    with out.wait("looking at the model") as wait:
+        setup = prepare(profile, progress=wait.stage)
+    for warning in setup.warnings:
+        out.warning(warning)
+    out.note(setup_line(setup))
+    return setup
+
+
+def open_session(setup: Setup, out: Output) -> Session:
+    """Load the models. Errors as ``Session``."""
+    with out.wait("loading") as wait:
+        from gguf_spec.backend import recent_log
+        from gguf_spec.session import Session
+
+        recent_log().echo = out.debug
+        return Session(setup, progress=wait.fraction)
+
+
+def warn_about_template(session: Session, out: Output) -> None:
+    """Say that the chat format is a guess, where it is one."""
+    if session.template.is_fallback:
+        out.warning(
+            "this model has no chat template: the prompt is written as ChatML, which the model may "
+            "not know (--raw sends it as it is)"
+        )
+
+
+def template_arguments(profile: Profile) -> dict[str, Any]:
+    """What ``chat.think`` means to a chat template."""
+    think = profile.chat.think
+    return {} if think == "auto" else {"enable_thinking": think == "on"}
+
+
+def stream(
+    session: Session, prompt: Sequence[int], params: GenerationParams, out: Output
+) -> Generation:
+    """Generate, showing text as it is made. Ctrl-C ends the answer and keeps what there is.
+
+    Raises:
+        PromptError: the prompt is empty or longer than the context.
+        KeyboardInterrupt: on a second Ctrl-C.
+    """
+    generation = session.generate(prompt, params)
+    shown = 0
+    with cancelled_by_interrupt(generation), contextlib.closing(iter(generation)) as deltas:  # type: ignore[type-var]
+        with out.wait("reading the prompt", unit="tokens") as wait:
+            wait.update(0, len(prompt))
+            for delta in deltas:
+                if delta.tokens:
+                    break
+                wait.update(delta.prefilled, delta.n_prompt)
+        out.text(generation.text)
+        shown = len(generation.text)
+        for delta in deltas:
+            out.text(delta.text)
+            shown += len(delta.text)
+    out.text(generation.text[shown:])  # what cancelling gave back
+    return generation
+
+
+@contextlib.contextmanager
+def cancelled_by_interrupt(generation: Generation) -> Iterator[None]:
+    """Within it, Ctrl-C cancels ``generation``; the second one is a KeyboardInterrupt as ever."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    pressed = 0
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1:
+            raise KeyboardInterrupt
+        generation.cancel()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,181 @@
+"""From the command line to a profile: command line options > ``--set`` > the profile's file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from gguf_spec.cli.options import ModelOptions
+from gguf_spec.cli.values import word_or_number
+from gguf_spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gguf_spec.profile import Profile
+
+#: The option behind a key, for messages about what the user typed.
+_OPTIONS = {
+    "target.model": "-m/--model",
+    "target.n_ctx": "-c/--ctx-size",
+    "target.n_threads": "-t/--threads",
+    "target.n_threads_batch": "--threads-batch",
+    "target.n_gpu_layers": "-g/--n-gpu-layers",
+    "target.tensor_split": "--tensor-split",
+    "spec.types": "--spec-type",
+    "spec.n_max": "--spec-draft-n-max",
+    "spec.n_min": "--spec-draft-n-min",
+    "spec.p_min": "--spec-draft-p-min",
+    "sampling.temperature": "--temp",
+    "sampling.top_k": "--top-k",
+    "sampling.top_p": "--top-p",
+    "sampling.min_p": "--min-p",
+    "sampling.seed": "--seed",
+    "sampling.stop": "--stop",
+    "chat.system": "--system",
+    "chat.think": "--think",
+}
+_DEMO = "demo"
+
+
+def make_profile(where: str | None, options: ModelOptions) -> Profile:
+    """The profile that a command line asks for.
+
+    Raises:
+        ProfileError: there is no such profile, or it has problems.
+        UsageError: values that do not go together.
+    """
+    from gguf_spec.profile import apply_overrides, apply_values
+
+    profile = _start(where, options)
+    settings = dict(item.split("=", 1) for item in options.settings or [])
+    if settings:
+        profile = apply_overrides(profile, {k.strip(): v for k, v in settings.items()}, "--set")
+    explicit = options.spec_type is not None or "spec.types" in settings
+    values = dict(_values(profile, options))
+    values |= _drafts(profile, options, explicit)
+    if not values:
+        return profile
+    try:
+        return apply_values(profile, values)
+    except UsageError as error:
+        raise UsageError(_in_options(error.message), hint=error.hint) from None
+
+
+def _start(where: str | None, options: ModelOptions) -> Profile:
+    """The profile before any option: a file's, or the defaults for a model reference."""
+    from gguf_spec.profile import Profile, Target, find_profile, load_profile
+    from gguf_spec.refs import is_ref
+
+    if where is None:
+        return Profile() if options.model is not None else load_profile(_DEMO)
+    is_model = where != _DEMO and (is_ref(where) or _looks_like_path(where))
+    if not is_model or (find_profile(where) is not None and not is_ref(where)):
+        return load_profile(where)
+    if options.model is not None:
+        raise UsageError(
+            f"two target models: {where} and -m/--model {options.model}", hint="name one of them"
+        )
+    return Profile(target=Target(model=where))
+
+
+def _looks_like_path(text: str) -> bool:
+    """A folder or a scheme in it, and no profile file: a mistyped REF more likely."""
+    return any(c in text for c in ("/", os.sep, ":")) and not text.endswith(".toml")
+
+
+def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, object]]:
+    """The keys that the options set."""
+    given: dict[str, object] = {
+        "target.model": options.model,
+        "target.n_ctx": _word(options.ctx_size),
+        "target.n_threads": options.threads,
+        "target.n_threads_batch": options.threads_batch,
+        "target.n_gpu_layers": _word(options.gpu_layers),
+        "target.tensor_split": options.tensor_split,
+        "spec.types": options.spec_type and options.spec_type.split(","),
+        "spec.control": False if options.fixed else None,
+        "sampling.temperature": options.temp,
+        "sampling.top_k": options.top_k,
+        "sampling.top_p": options.top_p,
+        "sampling.min_p": options.min_p,
+        "sampling.seed": options.seed,
+        "sampling.stop": options.stop or None,
+        "chat.system": options.system,
+        "chat.think": options.think,
+    }
+    yield from ((key, value) for key, value in given.items() if value is not None)
+    for name, value in (
+        ("n_max", options.spec_draft_n_max),
+        ("n_min", options.spec_draft_n_min),
+        ("p_min", options.spec_draft_p_min),
+    ):
+        if value is not None:
+            yield f"spec.{name}", value
+            # A draft's own table would win over [spec], and the command line wins over both.
+            for table in ("draft", "draft-simple"):
+                if name in getattr(profile.spec, table.replace("-", "_")).model_fields_set:
+                    yield f"spec.{table}.{name}", value
+
+
+def _drafts(profile: Profile, options: ModelOptions, explicit: bool) -> dict[str, object]:
+    """The keys that ``-d`` sets; unless the types were chosen, the draft's type joins them."""
+    drafts: dict[str, str] = {}
+    for text in options.draft or []:
+        kind, ref = split_draft(text)
+        if kind in drafts:
+            raise UsageError(
+                f"-d/--draft: two drafts for {kind}: {drafts[kind]} and {ref}",
+                hint="name one of them",
+            )
+        drafts[kind] = ref
+    values: dict[str, object] = {f"spec.{kind}.model": ref for kind, ref in drafts.items()}
+    if drafts and not explicit:
+        values["spec.types"] = _joined(profile.spec.types, tuple(drafts))
+    return values
+
+
+def _joined(types: tuple[str, ...], kinds: tuple[str, ...]) -> list[str]:
+    """``types`` with a draft's types behind them; n-gram drafts cost nothing and come first."""
+    if types == ("auto",):
+        return ["auto"] if kinds == ("draft-simple",) else ["ngram-simple", *kinds]
+    kept = [] if types == ("none",) else list(types)
+    return [*kept, *(kind for kind in kinds if kind not in kept)]
+
+
+def split_draft(text: str) -> tuple[str, str]:
+    """``[TYPE=]REF`` as (type, reference). Raises UsageError for an unknown type."""
+    from gguf_spec.profile import DRAFT_TYPES, parse_spec_types
+
+    kind, equals, ref = text.partition("=")
+    is_file = os.path.exists(text)  # a name may hold an equals sign
+    if not equals or is_file or not re.fullmatch(r"[A-Za-z0-9_-]+", kind):
+        if not text.strip():
+            raise UsageError("-d/--draft: an empty model reference")
+        return "draft-simple", text
+    try:
+        (name,) = parse_spec_types([kind])
+    except UsageError as error:
+        raise UsageError(f"-d/--draft {text}: {error.message}", hint=error.hint) from None
+    if name not in DRAFT_TYPES:
+        raise UsageError(
+            f"-d/--draft {text}: {name} takes no draft model",
+            hint=f"types that do: {', '.join(DRAFT_TYPES)}",
+        )
+    if not ref.strip():
+        raise UsageError(f"-d/--draft {text}: there is no model after the equals sign")
+    return name, ref
+
+
+def _word(value: str | None) -> str | int | None:
+    return None if value is None else word_or_number(value)
+
+
+def _in_options(message: str) -> str:
+    """A message about keys, told with the options that the user typed."""
+    lines = []
+    for line in message.splitlines():
+        rest = line.removeprefix("command line: ")
+        key = next((k for k in _OPTIONS if rest.startswith(f"{k}:")), None)
+        lines.append(f"{_OPTIONS[key]}{rest[len(key) :]}" if key else rest)
+    return "\n".join(lines)

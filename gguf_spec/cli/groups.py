@@ -1,0 +1,51 @@
+"""Options that several commands share: a dataclass of them is one parameter of a command."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, get_type_hints
+
+Command = Callable[..., None]
+
+
+def flat(command: Command) -> Command:
+    """``command`` as typer wants it: a parameter that is a dataclass is replaced by its fields.
+
+    typer reads a command's options off its signature and knows no groups of them. Written out,
+    every command would repeat some thirty parameters, and each would have to be handed on.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters: dict[str, inspect.Parameter] = {}
+    groups: dict[str, tuple[type, list[str]]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if isinstance(kind, type) and is_dataclass(kind):
+            types = get_type_hints(kind, include_extras=True)
+            groups[name] = (kind, [field.name for field in fields(kind)])
+            for field in fields(kind):
+                parameters[field.name] = _parameter(field, types[field.name])
+        else:
+            parameters[name] = parameter.replace(
+                annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY
+            )
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        for name, (kind, names) in groups.items():
+            values[name] = kind(**{part: values.pop(part) for part in names})
+        command(**values)
+
+    del wrapper.__wrapped__  # or the signature would be looked up on the original
+    wrapper.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {name: item.annotation for name, item in parameters.items()}
+    return wrapper
+
+
+def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.default is MISSING else field.default
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
+    )

@@ -1,0 +1,80 @@
+"""``gguf-spec inspect``: what a GGUF file says about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gguf_spec.cli.options import DebugOpt, JsonOpt, examples
+from gguf_spec.cli.output import Output, printable
+
+EPILOG = examples(
+    "gguf-spec inspect model.gguf",
+    "gguf-spec inspect hf:owner/repo:Q4_K_M --json",
+    "gguf-spec inspect model.gguf small.gguf      can small.gguf draft for model.gguf?",
+)
+
+RefArg = Annotated[str, typer.Argument(metavar="REF", help="A model.", show_default=False)]
+DraftArg = Annotated[
+    str | None,
+    typer.Argument(metavar="REF", help="A draft for it to be paired with.", show_default=False),
+]
+
+
+def inspect(
+    ref: RefArg, draft: DraftArg = None, as_json: JsonOpt = False, debug: DebugOpt = False
+) -> None:
+    """Show the facts in a model's header; with a second model, whether it can draft for the first.
+
+    Weights are not read. The second model's facts are under "draft" in the JSON document.
+    """
+    from gguf_spec.inspection import inspect_file, inspect_pair
+    from gguf_spec.refs import resolve
+
+    out = Output.of(as_json=as_json, debug=debug)
+    with out.wait("looking at the model") as wait:
+        paths = [resolve(one, progress=wait.stage) for one in (ref, draft) if one is not None]
+        record = inspect_file(paths[0]) if draft is None else inspect_pair(*paths)
+    out.record(record, _told(record))
+
+
+def _told(record: Mapping[str, Any]) -> str:
+    from gguf_spec.cli.summary import table
+
+    text = table(_rows(record))
+    if "pair" in record:
+        pair = record["pair"]
+        answer = f"yes, as {pair['type']}" if pair["usable"] else "no"
+        text += f"\n\ndraft:\n{table(_rows(record['draft']))}"
+        text += f"\n\ncan it draft? {answer}: {pair['reason']}"
+    return printable(text)
+
+
+def _rows(record: Mapping[str, Any]) -> dict[str, object]:
+    from gguf_spec.cli.summary import bytes_text
+
+    nextn, tokenizer = record["n_layer_nextn"], record["tokenizer"]
+    heads = record["n_head"]
+    if heads is not None and record["n_head_kv"] is not None:
+        heads = f"{heads} ({record['n_head_kv']} for keys and values)"
+    parts = record["parts"]
+    return {
+        "file": parts[0] if len(parts) == 1 else f"{parts[0]} and {len(parts) - 1} more parts",
+        "name": record["name"],
+        "architecture": record["arch"],
+        "role": record["role"],
+        "quantization": f"{record['quant']} ({record['bits_per_weight']:.2f} bits per weight)",
+        "parameters": f"{record['n_params']:,}",
+        "layers": f"{record['n_layer']} + {nextn} for MTP" if nextn else record["n_layer"],
+        "embedding": record["n_embd"],
+        "heads": heads,
+        "trained context": record["n_ctx_train"],
+        "vocabulary": record["vocab_size"],
+        "tokenizer": " ".join(str(v) for v in tokenizer.values() if v is not None),
+        "chat template": "yes" if record["chat_template"] else "no",
+        "size": f"{bytes_text(record['file_bytes'])}, header {bytes_text(record['header_bytes'])}",
+        "size check": record["size_check"],
+        "spec types": ", ".join(record["spec_types"]),
+    }

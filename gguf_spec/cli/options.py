@@ -1,0 +1,260 @@
+"""The options that commands share, each as a named type: a signature reads as documentation.
+
+No heavy import here: ``gguf-spec --help`` reads this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from gguf_spec.cli import values
+from gguf_spec.cli.output import State
+
+
+def _debug(ctx: typer.Context, value: bool) -> bool:
+    if value:
+        ctx.ensure_object(State).debug = True
+    return value
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help text. The mark keeps the lines as they are."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+WhereArg = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PROFILE|REF",
+        show_default=False,
+        help="A profile (name or .toml file) or a model: path/to/file.gguf, hf:owner/repo:QUANT, "
+        "ollama:name, https://… Without it: the demo profile.",
+    ),
+]
+ModelOpt = Annotated[
+    str | None,
+    typer.Option("-m", "--model", metavar="REF", help="Target model, instead of the profile's."),
+]
+DraftOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-d",
+        "--draft",
+        metavar="[TYPE=]REF",
+        help="Draft model: a smaller one with the same vocabulary (TYPE draft-simple). Repeatable.",
+    ),
+]
+SpecTypeOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--spec-type",
+        metavar="LIST",
+        callback=values.spec_types,
+        help="What drafts, in order, with commas between: ngram-simple, draft-simple; or auto, or "
+        "none.",
+    ),
+]
+SpecMaxOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--spec-draft-n-max",
+        metavar="N",
+        callback=values.whole(1, values.MAX_TOKENS),
+        help="Most tokens in a draft, whatever the type.",
+    ),
+]
+SpecMinOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--spec-draft-n-min",
+        metavar="N",
+        callback=values.whole(0, values.MAX_TOKENS),
+        help="Drafts with fewer tokens are dropped.",
+    ),
+]
+SpecPMinOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--spec-draft-p-min",
+        metavar="P",
+        callback=values.real(0.0, 1.0),
+        help="A draft model stops at a token less likely than P.",
+    ),
+]
+FixedOpt = Annotated[
+    bool, typer.Option("--fixed", help="Always draft as much as allowed, without measuring.")
+]
+CtxSizeOpt = Annotated[
+    str | None,
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        metavar="N|max",
+        callback=values.ctx_size,
+        help="Context length in tokens; max: what the model was trained for.",
+    ),
+]
+ThreadsOpt = Annotated[
+    int | None,
+    typer.Option(
+        "-t",
+        "--threads",
+        metavar="N",
+        callback=values.whole(1, values.MAX_THREADS),
+        help="CPU threads; by default one for each physical core.",
+    ),
+]
+ThreadsBatchOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--threads-batch",
+        metavar="N",
+        callback=values.whole(1, values.MAX_THREADS),
+        help="CPU threads for prompts; by default as --threads.",
+    ),
+]
+GpuLayersOpt = Annotated[
+    str | None,
+    typer.Option(
+        "-g",
+        "--n-gpu-layers",
+        metavar="N|auto|all",
+        callback=values.gpu_layers,
+        help="Layers on GPUs.",
+    ),
+]
+TensorSplitOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--tensor-split",
+        metavar="LIST",
+        callback=values.tensor_split,
+        help="Share of each GPU, as in 3,1.",
+    ),
+]
+TempOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--temp",
+        metavar="F",
+        callback=values.real(0.0),
+        help="Temperature; 0 always takes the most likely token.",
+    ),
+]
+TopKOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--top-k",
+        metavar="N",
+        callback=values.whole(0, values.MAX_TOKENS),
+        help="Draw from the N most likely tokens; 0: all.",
+    ),
+]
+TopPOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p",
+        metavar="F",
+        callback=values.real(0.0, 1.0),
+        help="Draw from the top tokens that have this probability together; 1: all.",
+    ),
+]
+MinPOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--min-p",
+        metavar="F",
+        callback=values.real(0.0, 1.0),
+        help="Drop tokens less likely than this share of the likeliest; 0: none.",
+    ),
+]
+SeedOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        callback=values.whole(-1, values.MAX_SEED),
+        help="The same seed gives the same text; -1: a new one each time.",
+    ),
+]
+StopOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        metavar="TEXT",
+        callback=values.texts,
+        help="End the answer before this text, taken literally. Repeatable.",
+    ),
+]
+SystemOpt = Annotated[str | None, typer.Option("--system", metavar="TEXT", help="System message.")]
+ThinkOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--think",
+        metavar="on|off|auto",
+        callback=values.on_off_auto,
+        help="Whether a reasoning model may reason; auto: as its chat template does.",
+    ),
+]
+SetOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        callback=values.assignments,
+        help="Change any key of the profile, as in target.flash_attn=on. Repeatable.",
+    ),
+]
+PredictOpt = Annotated[
+    int | None,
+    typer.Option(
+        "-n",
+        "--predict",
+        metavar="N",
+        callback=values.n_predict,
+        help="Most tokens in an answer; -1: unlimited.",
+    ),
+]
+JsonOpt = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
+]
+QuietOpt = Annotated[bool, typer.Option("--quiet", help="No progress and no statistics.")]
+DebugOpt = Annotated[
+    bool,
+    typer.Option(
+        "--debug",
+        callback=_debug,
+        is_eager=True,
+        help="Show what llama.cpp says, and tracebacks.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What to load, how to draft and how to sample: the same for every command that generates."""
+
+    model: ModelOpt = None
+    draft: DraftOpt = None
+    spec_type: SpecTypeOpt = None
+    spec_draft_n_max: SpecMaxOpt = None
+    spec_draft_n_min: SpecMinOpt = None
+    spec_draft_p_min: SpecPMinOpt = None
+    fixed: FixedOpt = False
+    ctx_size: CtxSizeOpt = None
+    threads: ThreadsOpt = None
+    threads_batch: ThreadsBatchOpt = None
+    gpu_layers: GpuLayersOpt = None
+    tensor_split: TensorSplitOpt = None
+    temp: TempOpt = None
+    top_k: TopKOpt = None
+    top_p: TopPOpt = None
+    min_p: MinPOpt = None
+    seed: SeedOpt = None
+    stop: StopOpt = None
+    system: SystemOpt = None
+    think: ThinkOpt = None
+    settings: SetOpt = None

@@ -1,0 +1,94 @@
+"""Where a command's output goes: data to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+from gguf_spec.cli.progress import Wait
+
+Mode = Literal["human", "json", "quiet"]
+
+
+@dataclass
+class State:
+    """What holds for the whole program run. typer hands it to the callbacks of options."""
+
+    debug: bool = False
+
+
+@dataclass(frozen=True)
+class Output:
+    """The one sink. ``human`` and ``quiet`` print text, ``json`` one document at the end."""
+
+    mode: Mode = "human"
+    debug: bool = False
+
+    @classmethod
+    def of(cls, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> Output:
+        """The sink for a command's options; ``--json`` decides over ``--quiet``."""
+        return cls("json" if as_json else "quiet" if quiet else "human", debug)
+
+    def text(self, text: str) -> None:
+        """A piece of an answer, shown at once. JSON has it in its document."""
+        if text and self.mode != "json":
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def record(self, record: Mapping[str, Any], human: str) -> None:
+        """A result: the record as JSON, or what people read."""
+        if self.mode == "json":
+            print_json(record)
+        else:
+            print(human, flush=True)
+
+    def say(self, text: str) -> None:
+        """A message that is part of a dialogue and no data."""
+        print(text, file=sys.stderr, flush=True)
+
+    def warning(self, text: str) -> None:
+        """Something that the user should know; ``--quiet`` keeps it."""
+        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """A line beside the answer, for somebody who watches."""
+        if self.mode == "human" and is_terminal(sys.stderr):
+            print(dim(text), file=sys.stderr, flush=True)
+
+    def wait(self, title: str, *, unit: str = "") -> Wait:
+        """A progress bar, shown if the wait gets long and somebody watches.
+
+        llama.cpp's log would run through it, so there is none with ``--debug``.
+        """
+        shown = self.mode != "quiet" and not self.debug and is_terminal(sys.stderr)
+        return Wait(title, unit=unit, shown=shown)
+
+
+def print_json(record: Mapping[str, Any]) -> None:
+    """Print one JSON document; ASCII only where the stream could not hold the text."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    print(json.dumps(record, ensure_ascii=encoding != "utf8", default=str), flush=True)
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Whether somebody watches ``stream``."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def dim(text: str) -> str:
+    """``text`` in a quieter colour, where the terminal may be coloured (https://no-color.org)."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[2m{text}\x1b[0m"
+
+
+def printable(text: str) -> str:
+    """``text`` without what a terminal would obey: names in a file are not ours."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)

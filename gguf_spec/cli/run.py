@@ -1,0 +1,109 @@
+"""``gguf-spec run``: one answer."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gguf_spec.cli.options import (
+    DebugOpt,
+    JsonOpt,
+    ModelOptions,
+    PredictOpt,
+    QuietOpt,
+    WhereArg,
+    examples,
+)
+from gguf_spec.cli.output import Output, is_terminal, print_json
+from gguf_spec.errors import UsageError
+
+if TYPE_CHECKING:
+    from gguf_spec.profile import Profile
+    from gguf_spec.session import Session
+
+EPILOG = examples(
+    'gguf-spec run -p "Why is the sky blue?"',
+    'gguf-spec run model.gguf -p "Tell a joke" --temp 0.8 --seed 7',
+    "gguf-spec run hf:owner/repo:Q4_K_M -d hf:owner/small:Q8_0 -f prompt.txt",
+    'cat notes.txt | gguf-spec run -p "Summarize:" -n -1 > summary.txt',
+    'gguf-spec run model.gguf --raw -p "Once upon a time" --json',
+)
+N_PREDICT = 256
+
+PromptOpt = Annotated[
+    str | None,
+    typer.Option(
+        "-p", "--prompt", metavar="TEXT", help="The prompt; piped text follows after a blank line."
+    ),
+]
+FileOpt = Annotated[
+    str | None,
+    typer.Option(
+        "-f", "--file", metavar="PATH", help="Read the prompt from a file; -: from stdin."
+    ),
+]
+RawOpt = Annotated[
+    bool,
+    typer.Option(
+        "--raw", help="Send the prompt as it is, special tokens parsed, without a chat template."
+    ),
+]
+
+
+def run(
+    ctx: typer.Context,
+    where: WhereArg = None,
+    prompt: PromptOpt = None,
+    file: FileOpt = None,
+    raw: RawOpt = False,
+    n_predict: PredictOpt = N_PREDICT,
+    options: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
+    as_json: JsonOpt = False,
+    quiet: QuietOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Generate one answer and print it as it is made.
+
+    The prompt comes from -p, from -f or from stdin. It is put into the model's chat template,
+    unless --raw is given. Ctrl-C ends the answer and keeps what there is.
+    """
+    from gguf_spec.cli.answer import open_session, prepare_setup, stream
+    from gguf_spec.cli.choice import make_profile
+    from gguf_spec.cli.prompts import PromptSource
+    from gguf_spec.cli.summary import answer_line
+
+    if raw and options.system is not None:
+        raise UsageError("--raw sends no system message", hint="leave --system or --raw out")
+    out = Output.of(as_json=as_json, quiet=quiet, debug=debug)
+    source = PromptSource.of(prompt, file)
+    profile = make_profile(where, options)
+    text = source.read(raw=raw)
+    setup = prepare_setup(profile, out)
+    with open_session(setup, out) as session:
+        tokens = _tokens(session, profile, text, raw, out)
+        max_tokens = None if n_predict is None or n_predict < 0 else n_predict
+        generation = stream(session, tokens, session.params(max_tokens=max_tokens), out)
+        report = generation.report()
+    if as_json:
+        print_json(report)
+    elif report["text"] and not report["text"].endswith("\n"):
+        out.text("\n")
+    if is_terminal(sys.stdout):
+        out.note("")
+    out.note(answer_line(report))
+    if report["finish_reason"] == "cancelled":
+        raise typer.Exit(130)
+
+
+def _tokens(session: Session, profile: Profile, text: str, raw: bool, out: Output) -> list[int]:
+    from gguf_spec.cli.answer import template_arguments, warn_about_template
+
+    if raw:
+        return session.raw_prompt(text)
+    warn_about_template(session, out)
+    messages = [{"role": "user", "content": text}]
+    if profile.chat.system:
+        messages.insert(0, {"role": "system", "content": profile.chat.system})
+    return session.chat_prompt(messages, **template_arguments(profile))

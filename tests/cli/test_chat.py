@@ -1,0 +1,107 @@
+"""``gguf-spec chat``, scripted through stdin."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import TARGET, Cli, Result
+
+
+@pytest.fixture
+def chat(cli: Cli) -> Cli:
+    def call(script: str, *arguments: str) -> Result:
+        return cli("chat", TARGET, "-t", "1", "--temp", "0", *arguments, stdin=script)
+
+    return call
+
+
+def test_answers_go_to_stdout_and_all_else_to_stderr(chat: Cli, tiny: Cli) -> None:
+    result = chat("hello\n\n   \n/stats\n", "-n", "6")
+    assert result.code == 0
+    assert result.out == tiny("-p", "hello", "-n", "6").out
+    assert "1 answers, 6 tokens" in result.err
+    assert ">" not in result.out
+
+
+def test_turns_reuse_the_prefix(chat: Cli) -> None:
+    result = chat("hello\nmore\n/stats\n", "-n", "6")
+    assert len(result.err.split("cached")) == 2
+    assert "2 answers" in result.err
+
+
+def test_undo_and_retry_give_the_same_answer_again(chat: Cli) -> None:
+    first, second = "hello\n", "more\n"
+    once = chat(first + second, "-n", "6").out
+    assert chat(first + second + "/undo\n" + second, "-n", "6").out.startswith(once)
+    retried = chat(first + second + "/retry\n", "-n", "6")
+    assert retried.out == once + once.splitlines(keepends=True)[-1]
+    assert "will be the same" in retried.err
+
+
+def test_clear_starts_over(chat: Cli) -> None:
+    result = chat("hello\n/clear\nhello\n", "-n", "6")
+    half = len(result.out) // 2
+    assert result.out[:half] == result.out[half:]
+
+
+def test_system(chat: Cli) -> None:
+    script = "/system\n/system Be brief.\n/system\nhello\n"
+    result = chat(script, "-n", "6")
+    assert "there is no system message" in result.err
+    assert "Be brief." in result.err
+    assert result.out == chat("hello\n", "-n", "6", "--system", "Be brief.").out
+
+
+def test_set(chat: Cli) -> None:
+    lines = ("/set temp 1.5", "/set sampling.seed 3", "/set top_k=5", "hello")
+    result = chat("\n".join(lines), "-n", "20")
+    assert "(temperature is 1.5)" in result.err
+    changed = chat("hello", "-n", "20", "--temp", "1.5", "--seed", "3", "--top-k", "5")
+    assert result.out == changed.out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/retyr", "did you mean /retry"),
+        ("/undo", "nothing to undo"),
+        ("/retry", "nothing to retry"),
+        ("/stats", "no answers yet"),
+        ("/help", "/system [TEXT]"),
+        ("/set", "needs KEY VALUE"),
+        ("/set temp", "needs KEY VALUE"),
+        ("/set temp hot", "temperature"),
+        ("/set temprature 1", "did you mean `temperature`"),
+        ("/set target.n_ctx 5", "--set target.n_ctx=5"),
+        ("/set repeat_penalty 1.1", "not available"),
+    ],
+)
+def test_commands_that_only_say_something(chat: Cli, line: str, said: str) -> None:
+    result = chat(f"{line}\n/exit\nnever answered\n")
+    assert result.code == 0
+    assert said in result.err
+    assert result.out == ""
+
+
+def test_full_context_is_said_and_the_chat_goes_on(chat: Cli, tiny: Cli) -> None:
+    result = chat("hello\nmore\n/clear\nhello\n", "-c", "64")
+    assert "the context of 64 tokens is full" in result.err
+    assert "64" in result.err
+    assert "/clear starts over" in result.err
+    half = len(result.out) // 2
+    assert result.out[:half] == result.out[half:]
+
+
+def test_a_long_first_message_does_not_end_the_chat(chat: Cli) -> None:
+    result = chat(f"{'word ' * 100}\nhello\n", "-c", "64", "-n", "3")
+    assert result.code == 0
+    assert "the context holds 64" in result.err
+    assert result.out
+
+
+def test_cut_by_predict_is_said(chat: Cli) -> None:
+    assert "-n/--predict" in chat("hello\n", "-n", "2").err
+
+
+def test_no_json(chat: Cli) -> None:
+    assert chat("hello\n", "--json").code == 2
