@@ -41,16 +41,20 @@ class Controller(Protocol):
 
 
 class FixedPolicy:
-    """Always ask every drafter in order, each up to its ceiling."""
+    """Always ask every drafter in order, each up to its ceiling.
 
-    def __init__(self, ceilings: Sequence[int], n_min: int = 0) -> None:
+    ``floors`` are the shortest drafts worth verifying, one per drafter; by default 1.
+    """
+
+    def __init__(self, ceilings: Sequence[int], floors: Sequence[int] = ()) -> None:
         self._ceilings = tuple(ceilings)
-        self._n_min = max(n_min, 1)
+        self._floors = tuple(max(floor, 1) for floor in floors) or (1,) * len(self._ceilings)
 
     def choose(self, limit: int) -> Sequence[Choice]:
         """All drafters, in order."""
         return [
-            Choice(i, min(limit, ceiling), self._n_min) for i, ceiling in enumerate(self._ceilings)
+            Choice(i, min(limit, ceiling), floor)
+            for i, (ceiling, floor) in enumerate(zip(self._ceilings, self._floors, strict=True))
         ]
 
     def record(self, result: Round) -> None:

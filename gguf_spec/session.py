@@ -160,7 +160,7 @@ class Session:
         self.spec_types = types
         drafters = [self._drafter(kind, progress) for kind in types]
         self.engine = Engine(self.context)
-        policy = FixedPolicy(setup.ceilings, setup.profile.spec.n_min)
+        policy = FixedPolicy(setup.ceilings, setup.floors)
         self.sequence: SequenceState = self.engine.open(drafters, policy)
 
     def _drafter(self, kind: str, progress: LoadProgress | None) -> Drafter:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from gguf_spec.errors import InputError, PairError, UsageError
+from gguf_spec.backend import list_devices
+from gguf_spec.errors import InputError, NoFitError, PairError, UsageError
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.pairing import check_pair
@@ -62,8 +63,8 @@ class LoraSetup:
 class Setup:
     """What will be loaded, and how. ``warnings`` are for the user to read.
 
-    ``spec_types`` are in the order in which they are asked; ``ceilings`` are the longest drafts of
-    each, in tokens.
+    ``spec_types`` are in the order in which they are asked; ``ceilings`` and ``floors`` are the
+    longest and shortest drafts of each, in tokens.
     """
 
     profile: Profile
@@ -74,6 +75,7 @@ class Setup:
     n_threads_batch: int
     spec_types: tuple[str, ...]
     ceilings: tuple[int, ...]
+    floors: tuple[int, ...]
     drafts: tuple[DraftSetup, ...]
     loras: tuple[LoraSetup, ...]
     warnings: tuple[str, ...]
@@ -102,6 +104,7 @@ def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
     ref = profile.target.model or DEFAULT_REF
     target = _read(ref, progress, as_target=True)
     n_ctx = _context_length(profile, target, warnings)
+    _check_cache_fits(target, n_ctx, profile.target.type_k, profile.target.type_v)
     types = _spec_types(profile, warnings)
     drafts = tuple(
         _draft(kind, profile, target, n_ctx, progress) for kind in types if kind not in NGRAM_TYPES
@@ -116,6 +119,7 @@ def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
         n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
         spec_types=types,
         ceilings=tuple(_ceiling(kind, profile, n_ctx) for kind in types),
+        floors=tuple(_floor(kind, profile) for kind in types),
         drafts=drafts,
         loras=tuple(_lora(text, target) for text in profile.target.lora),
         warnings=tuple(warnings),
@@ -200,6 +204,48 @@ def _context_length(profile: Profile, target: ModelInfo, warnings: list[str]) ->
     return wanted
 
 
+# Bytes of a cached element, from the block sizes in ggml.c.
+_ELEMENT_BYTES = {
+    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
+    "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
+}  # fmt: skip
+
+
+def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> None:
+    """Refuse a context whose cache alone is larger than all memory there is.
+
+    Without this, Linux promises any amount of memory and ends the process, or the machine's
+    patience, when it is used. Only plain attention is counted: sliding windows, recurrent layers
+    and compressed caches need less, and are left to libllama.
+    """
+    plain = not any(
+        info.arch_uint(key)
+        for key in ("attention.sliding_window", "ssm.state_size", "attention.kv_lora_rank")
+    )
+    if not (plain and info.n_layer and info.n_head and info.n_head_kv and info.n_embd):
+        return
+    width = info.n_embd // info.n_head
+    width_k = info.arch_uint("attention.key_length", width) or 0
+    width_v = info.arch_uint("attention.value_length", width) or 0
+    per_token = (
+        info.n_layer
+        * info.n_head_kv
+        * (width_k * _ELEMENT_BYTES[type_k] + width_v * _ELEMENT_BYTES[type_v])
+    )
+    if not info.metadata.get(f"{info.arch}.attention.head_count_kv"):
+        per_token /= info.n_layer  # an array: heads differ from layer to layer, one layer is sure
+    need = int(per_token * n_ctx)
+    there = psutil.virtual_memory().total
+    if need > there:
+        there += sum(device.total for device in list_devices() if device.kind in ("gpu", "accel"))
+    if need > there:
+        raise NoFitError(
+            f"a context of {n_ctx} tokens needs {need / 2**30:.1f} GiB of cache, "
+            f"this machine has {there / 2**30:.1f} GiB of memory",
+            hint=f"-c {max(int(there / 2 / per_token), 1)} would take half of it",
+        )
+
+
 def _spec_types(profile: Profile, warnings: list[str]) -> tuple[str, ...]:
     """The types to draft with, in order of preference."""
     wanted = profile.spec.types
@@ -238,6 +284,13 @@ def _ceiling(kind: str, profile: Profile, n_ctx: int) -> int:
     return min(own, common if isinstance(common, int) else own, n_ctx)
 
 
+def _floor(kind: str, profile: Profile) -> int:
+    """The shortest draft of ``kind`` that is worth verifying."""
+    if kind in NGRAM_TYPES:
+        return profile.spec.n_min
+    return draft_settings(profile.spec, "draft-simple").n_min
+
+
 def _draft(
     kind: str, profile: Profile, target: ModelInfo, n_ctx: int, progress: Progress | None
 ) -> DraftSetup:
@@ -251,4 +304,5 @@ def _draft(
             hint="choose a draft of the same family, or leave -d/--draft out",
         )
     draft_n_ctx = settings.n_ctx if isinstance(settings.n_ctx, int) else n_ctx
+    _check_cache_fits(info, draft_n_ctx, settings.type_k, settings.type_v)
     return DraftSetup(kind, settings.model, info, settings, draft_n_ctx)

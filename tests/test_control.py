@@ -20,8 +20,8 @@ def test_never_past_the_limit() -> None:
 
 
 def test_an_empty_draft_is_never_worth_it() -> None:
-    assert [c.n_min for c in FixedPolicy([4], n_min=0).choose(5)] == [1]
-    assert [c.n_min for c in FixedPolicy([4], n_min=3).choose(5)] == [3]
+    assert [c.n_min for c in FixedPolicy([4], [0]).choose(5)] == [1]
+    assert [c.n_min for c in FixedPolicy([4], [3]).choose(5)] == [3]
 
 
 def test_no_drafters_no_choices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,19 @@ import numpy as np
 import pytest
 
 from gguf_spec.backend import load_lib, recent_log
-from gguf_spec.errors import GgufSpecError, HeaderError, InputError, PairError, UsageError
+from gguf_spec.engine import Request
+from gguf_spec.errors import (
+    GgufSpecError,
+    HeaderError,
+    InputError,
+    NoFitError,
+    PairError,
+    UsageError,
+)
 from gguf_spec.profile import Profile, apply_values
+from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session, rope_params, target_params
-from gguf_spec.setup import MAX_THREADS, default_threads, prepare
+from gguf_spec.setup import MAX_THREADS, _check_cache_fits, default_threads, prepare
 
 MODELS = Path(__file__).parent / "models"
 TARGET = str(MODELS / "tiny-target.gguf")
@@ -250,6 +260,39 @@ def test_numbers_that_would_end_the_process_are_refused() -> None:
     ):
         with pytest.raises(GgufSpecError, match="at most"):
             prepare(profile(**values))
+
+
+def test_a_cache_larger_than_all_memory_is_refused() -> None:
+    for values in (
+        {"target__n_ctx": 2_000_000_000},
+        {"spec__draft.model": DRAFT, "spec__draft.n_ctx": 2_000_000_000},
+    ):
+        with pytest.raises(NoFitError, match=r"2000000000 tokens needs .* GiB") as caught:
+            prepare(profile(**values))
+        assert caught.value.exit_code == 4
+    # The estimate is what libllama then allocates.
+    said = log_of(target__n_ctx=1024, target__type_k="q8_0")
+    size = re.search(r"CPU KV buffer size =\s+([\d.]+) MiB", said)
+    assert size is not None
+    info = prepare(profile()).target
+    with pytest.raises(NoFitError) as caught:
+        _check_cache_fits(info, 10**9, "q8_0", "f16")
+    gib = float(re.findall(r"needs ([\d.]+) GiB", str(caught.value))[0])
+    assert float(size[1]) / 1024 * 10**9 / 1024 == pytest.approx(gib, rel=0.01)
+
+
+def test_shortest_drafts_are_set_per_type() -> None:
+    values = {"spec__draft.model": DRAFT, "spec__n_min": 2, "spec__draft.n_min": 3}
+    setup = prepare(profile(**values, **{"spec__draft.n_max": 6}))
+    assert setup.floors == (2, 3)
+    with Session(setup) as session:
+        steps = session.engine.generate(
+            session.sequence,
+            Request(session.raw_prompt(PROMPT), Sampler(SamplingParams()), 80),
+        )
+        lengths = {step.n_drafted for step in steps if step.source == "draft-simple"}
+    assert lengths
+    assert min(lengths) >= 3
 
 
 def test_a_report_is_the_documented_json() -> None:

@@ -37,7 +37,10 @@ def open_session(setup: Setup, out: Output) -> Session:
         from gguf_spec.session import Session
 
         recent_log().echo = out.debug
-        return Session(setup, progress=wait.fraction)
+        session = Session(setup, progress=wait.fraction)
+    for warning in session.warnings:
+        out.warning(warning)
+    return session
 
 
 def warn_about_template(session: Session, out: Output) -> None:

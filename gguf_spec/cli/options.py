@@ -113,7 +113,7 @@ ThreadsBatchOpt = Annotated[
         "--threads-batch",
         metavar="N",
         callback=values.whole(1, values.MAX_THREADS),
-        help="CPU threads for prompts; by default as --threads.",
+        help="CPU threads for prompts and for checking drafts; by default as --threads.",
     ),
 ]
 GpuLayersOpt = Annotated[
