@@ -14,14 +14,19 @@ from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import FixedPolicy
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.draft_model import DraftModel
-from gguf_spec.drafters.ngram import NgramSimple
+from gguf_spec.drafters.ngram_registry import make_ngram
+from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, Request, SequenceState
-from gguf_spec.profile import Profile, Target, draft_settings, sampling_settings
+from gguf_spec.errors import InputError
+from gguf_spec.ngram_pool_file import load_pool, save_pool
+from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.sampling import Sampler, SamplingParams
-from gguf_spec.setup import DraftSetup, Setup
+from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
 from gguf_spec.stats import DraftCounts
 from gguf_spec.text import Detokenizer, StopStrings
+
+_SEAM = 32
 
 LoadProgress = Callable[[str, float], None]
 
@@ -44,12 +49,16 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
-    """How one answer is made. ``max_tokens`` None: until an end token or a full context."""
+    """How one answer is made. ``max_tokens`` None: until an end token or a full context.
+
+    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds.
+    """
 
     sampling: SamplingParams
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_end: bool = False
+    predicted: tuple[int, ...] = ()
 
 
 class Session:
@@ -158,19 +167,48 @@ class Session:
                 f"with llama-cpp-python {self.model.lib.version}"
             )
         self.spec_types = types
-        drafters = [self._drafter(kind, progress) for kind in types]
+        self.pool = Pool()
+        if setup.pool_path is not None:
+            for text in load_pool(setup.pool_path, **self._pool_key()):
+                self.pool.add(text)
+        drafters = self._drafters(types, progress)
         self.engine = Engine(self.context)
         policy = FixedPolicy(setup.ceilings, setup.floors)
         self.sequence: SequenceState = self.engine.open(drafters, policy)
 
-    def _drafter(self, kind: str, progress: LoadProgress | None) -> Drafter:
-        if kind == "ngram-simple":
-            table = self.setup.profile.spec.ngram_simple
-            return NgramSimple(table.size_n, table.size_m)
-        draft = next(d for d in self.setup.drafts if d.spec_type == kind)
-        context = self._draft_context(draft, progress)
-        p_min = draft_settings(self.setup.profile.spec, "draft-simple").p_min or 0.0
-        return DraftModel(context, p_min=p_min)
+    def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
+        """The drafters in order. The first n-gram drafter alone has the pool: after a wrong
+        prediction the others would repeat the mistake, one after the other."""
+        drafters: list[Drafter] = []
+        pool: Pool | None = self.pool
+        spec, n_vocab = self.setup.profile.spec, self.model.n_vocab
+        for kind in types:
+            if kind in NGRAM_TYPES:
+                drafters.append(make_ngram(kind, spec, pool, n_vocab=n_vocab))
+                pool = None
+            else:
+                draft = next(d for d in self.setup.drafts if d.spec_type == kind)
+                context = self._draft_context(draft, progress)
+                drafters.append(DraftModel(context, p_min=draft.settings.p_min))
+        return drafters
+
+    def _pool_key(self) -> dict[str, Any]:
+        fingerprint = self.setup.target.tokenizer.fingerprint or ""
+        return {"fingerprint": fingerprint, "n_vocab": self.model.n_vocab}
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Keep a text for later n-gram drafts, for as long as the profile's ``pool`` says."""
+        self.pool.predict(())
+        if self.setup.profile.spec.pool == "request" or not tokens:
+            return
+        self.pool.add(tokens)
+        path = self.setup.pool_path
+        if path is None:
+            return
+        try:
+            save_pool(path, self.pool.texts, **self._pool_key())
+        except InputError as error:  # an answer is worth more than the pool
+            self.warnings.append(f"texts for later drafts are not kept: {error}")
 
     def _draft_context(self, draft: DraftSetup, progress: LoadProgress | None) -> LlamaContext:
         settings = draft.settings
@@ -274,6 +312,7 @@ class Generation:
         request = Request(
             prompt, Sampler(params.sampling), params.max_tokens, ignore_end=params.ignore_end
         )
+        session.pool.predict(params.predicted)
         self._steps = session.engine.generate(session.sequence, request)
 
     def cancel(self) -> None:
@@ -295,6 +334,9 @@ class Generation:
             if self.finish_reason is None:
                 self.finish_reason = "cancelled"
                 self.text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+            # With some of what was there before, so that the n-grams across the seam are known.
+            new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
+            self._session.remember(self._sequence.history[new:])
 
     def report(self) -> dict[str, Any]:
         """The JSON document of ``gguf-spec run --json``."""

@@ -13,16 +13,20 @@ from pathlib import Path
 import psutil
 
 from gguf_spec.backend import list_devices
+from gguf_spec.drafters.ngram_registry import ngram_ceiling
 from gguf_spec.errors import InputError, NoFitError, PairError, UsageError
+from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
+from gguf_spec.ngram_pool_file import pool_path
 from gguf_spec.pairing import check_pair
 from gguf_spec.profile import Draft, Profile, draft_settings, parse_lora
 from gguf_spec.refs import resolve
 
 Progress = Callable[[str, "int | None", "int | None"], None]
 
-AVAILABLE_TYPES = ("ngram-simple", "draft-simple")
+NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+AVAILABLE_TYPES = (*NGRAM_TYPES, "draft-simple")
 DEFAULT_REF = "demo"
 DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
@@ -37,7 +41,6 @@ NOT_YET = {
     ),
     "engine": "kind",
 }
-NGRAM_TYPES = frozenset(t for t in AVAILABLE_TYPES if t.startswith("ngram-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,15 @@ class LoraSetup:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What will be loaded, and how. ``warnings`` are for the user to read.
+    """What will be loaded, and how. ``warnings`` are for the user to read; ``name`` is what the
+    profile is called, and under which its pool of texts is kept.
 
     ``spec_types`` are in the order in which they are asked; ``ceilings`` and ``floors`` are the
     longest and shortest drafts of each, in tokens.
     """
 
     profile: Profile
+    name: str
     ref: str
     target: ModelInfo
     n_ctx: int
@@ -86,12 +91,20 @@ class Setup:
         return Path(self.target.files[0])
 
     @property
+    def pool_path(self) -> Path | None:
+        """Where texts are kept for n-gram drafts of later runs, if the profile wants that."""
+        fingerprint = self.target.tokenizer.fingerprint
+        if self.profile.spec.pool != "profile" or fingerprint is None:
+            return None
+        return pool_path(home_cache_dir() / "pools", self.name, fingerprint)
+
+    @property
     def max_width(self) -> int:
         """Most rows with logits that a sequence needs in one decode."""
         return 1 + max(self.ceilings, default=0)
 
 
-def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
+def prepare(profile: Profile, *, name: str = "", progress: Progress | None = None) -> Setup:
     """Find and check everything that ``profile`` names.
 
     Raises:
@@ -112,6 +125,7 @@ def prepare(profile: Profile, *, progress: Progress | None = None) -> Setup:
     n_threads = _threads(profile.target.n_threads)
     return Setup(
         profile=profile,
+        name=name or ref,
         ref=ref,
         target=target,
         n_ctx=n_ctx,
@@ -275,8 +289,8 @@ def _spec_types(profile: Profile, warnings: list[str]) -> tuple[str, ...]:
 
 def _ceiling(kind: str, profile: Profile, n_ctx: int) -> int:
     """The longest draft of ``kind``: its own limit, under the common one."""
-    if kind == "ngram-simple":
-        own: int = profile.spec.ngram_simple.size_m
+    if kind in NGRAM_TYPES:
+        own = ngram_ceiling(kind, profile.spec)
     else:
         wanted = draft_settings(profile.spec, "draft-simple").n_max
         own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "bench", "tune"},
+    {"setup"},
     {"engine"},
     {"drafters"},
-    {"setup"},
     {"backend", "probe", "hub", "devices", "refs"},
 )
 # Front ends may be imported by front ends only.

@@ -397,3 +397,111 @@ def test_a_libllama_without_checkpoints_drafts_only_where_it_can(
     warnings, same = answer()
     assert "no drafting" in warnings[0]
     assert same == text
+
+
+NGRAM_TABLES = {
+    "ngram-simple": {"size_n": 3, "size_m": 9},
+    "ngram-map-k": {"size_n": 3, "size_m": 9},
+    "ngram-map-k4v": {"size_n": 3, "size_m": 9},
+    "ngram-mod": {"n_match": 3, "n_min": 2, "n_max": 9},
+    "ngram-cache": {"n_draft": 5},
+}
+
+
+@pytest.mark.parametrize("kind", NGRAM_TABLES)
+def test_every_ngram_type_drafts_and_leaves_the_text_alone(kind: str) -> None:
+    table = {f"spec__{kind}.{key}": value for key, value in NGRAM_TABLES[kind].items()}
+    exact = {"target__type_k": "bf16", "target__type_v": "bf16", "target__flash_attn": "on"}
+    reports = []
+    for types in (["none"], [kind]):
+        setup = prepare(profile(spec__types=types, **table, **exact))
+        with Session(setup) as session:
+            generation = session.generate(
+                session.raw_prompt(PROMPT), session.params(max_tokens=150)
+            )
+            for _ in generation:
+                pass
+            reports.append(generation.report())
+    assert reports[0]["tokens"] == reports[1]["tokens"]
+    counts = reports[1]["spec"]["by_type"][kind]
+    assert counts["num_accepted_tokens"] > 20
+    longest = NGRAM_TABLES[kind].get("size_m") or NGRAM_TABLES[kind].get("n_max") or 5
+    assert len(reports[1]["spec"]["accepted_per_position"]) == longest == setup.ceilings[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "values", "attribute"),
+    [
+        ("ngram-simple", "size_n", 5, "size_n"),
+        ("ngram-simple", "size_m", 7, "size_m"),
+        ("ngram-map-k", "min_hits", 2, "min_hits"),
+        ("ngram-map-k4v", "size_n", 6, "size_n"),
+        ("ngram-mod", "n_match", 24, "n_match"),
+        ("ngram-mod", "n_min", 5, "n_min"),
+        ("ngram-mod", "n_max", 55, "n_max"),
+        ("ngram-cache", "n_draft", 3, "n_draft"),
+    ],
+)
+def test_parameters_are_what_they_say_where_they_are_used(
+    kind: str, key: str, values: int, attribute: str
+) -> None:
+    setup = prepare(profile(spec__types=[kind], **{f"spec__{kind}.{key}": values}))
+    with Session(setup) as session:
+        assert getattr(session.sequence.drafters[0], attribute) == values
+
+
+def predicted(session: Session, text: str, n: int) -> dict[str, Any]:
+    """The report of an answer whose expected text is ``text``."""
+    tokens = tuple(session.model.tokenize(text))
+    params = session.params(max_tokens=n, predicted=tokens)
+    generation = session.generate(session.raw_prompt(PROMPT), params)
+    for _ in generation:
+        pass
+    return generation.report()
+
+
+def test_the_right_prediction_is_accepted_and_a_wrong_one_is_dropped() -> None:
+    with Session(prepare(profile(spec__types=["none"]))) as session:
+        plain = predicted(session, "", 120)
+    with Session(prepare(profile())) as session:
+        right = predicted(session, plain["text"], 120)
+        wrong = predicted(session, "Nothing like it.\n" * 40, 120)
+    assert right["tokens"] == wrong["tokens"] == plain["tokens"]
+    assert right["spec"]["acceptance_rate"] >= 0.95
+    assert right["spec"]["num_accepted_tokens"] > 100
+    assert wrong["spec"]["num_draft_tokens"] - wrong["spec"]["num_accepted_tokens"] < 60
+
+
+@pytest.mark.parametrize("pool", ["request", "session", "profile"])
+def test_pools_last_as_long_as_they_say(
+    pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GGUF_SPEC_HOME", str(tmp_path))
+    accepted = []
+    setup = prepare(profile(spec__pool=pool, **{"spec__ngram-simple.size_n": 8}), name="test")
+    for _ in range(2):
+        with Session(setup) as session:
+            for _ in range(2):
+                session.engine.sequences[0].truncate(0)
+                generation = session.generate(
+                    session.raw_prompt("import os\n\n"), session.params(max_tokens=60)
+                )
+                for _ in generation:
+                    pass
+                spec = generation.report()["spec"]
+                accepted.append(spec["num_accepted_tokens"])
+    # The same request again drafts from the first answer: at once, in the next session, or never.
+    gain = {"request": (0, 0, 0), "session": (1, 0, 1), "profile": (1, 1, 1)}[pool]
+    assert [count > accepted[0] + 20 for count in accepted[1:]] == [bool(g) for g in gain]
+    assert (setup.pool_path is not None and setup.pool_path.exists()) == (pool == "profile")
+
+
+def test_a_damaged_pool_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GGUF_SPEC_HOME", str(tmp_path))
+    setup = prepare(profile(spec__pool="profile"), name="test")
+    assert setup.pool_path is not None
+    setup.pool_path.parent.mkdir(parents=True)
+    for content in (b"", b"nonsense" * 20):
+        setup.pool_path.write_bytes(content)
+        with pytest.raises(InputError):
+            Session(setup)
