@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from gguf_spec.setup import Setup
 
 
-def prepare_setup(profile: Profile, out: Output) -> Setup:
+def prepare_setup(profile: Profile, out: Output, *, name: str = "") -> Setup:
     """Find and check the files of ``profile``, say what will be loaded. Errors as ``prepare``."""
     from gguf_spec.setup import prepare
 
     with out.wait("looking at the model") as wait:
-        setup = prepare(profile, progress=wait.stage)
+        setup = prepare(profile, name=name, progress=wait.stage)
     for warning in setup.warnings:
         out.warning(warning)
     out.note(setup_line(setup))
@@ -38,9 +38,36 @@ def open_session(setup: Setup, out: Output) -> Session:
 
         recent_log().echo = out.debug
         session = Session(setup, progress=wait.fraction)
+    show_warnings(session, out)
+    return session
+
+
+def show_warnings(session: Session, out: Output) -> None:
+    """Say what has come up; ``out`` says nothing twice."""
     for warning in session.warnings:
         out.warning(warning)
-    return session
+
+
+def predicted_tokens(
+    session: Session, text: str, what: str, warn: Callable[[str], None]
+) -> tuple[int, ...]:
+    """The expected answer as tokens; if it is of no use a warning that says why, and none.
+
+    ``what`` is the option or command that named it.
+    """
+    from gguf_spec.setup import NGRAM_TYPES
+
+    if not text:
+        warn(f"{what}: the file is empty, and ignored")
+        return ()
+    types = session.spec_types
+    if not any(kind in NGRAM_TYPES for kind in types):
+        warn(
+            f"{what} is NOT used: n-grams draft from it, and the spec type is "
+            f"{', '.join(types) or 'none'} (--spec-type {','.join((NGRAM_TYPES[0], *types))})"
+        )
+        return ()
+    return tuple(session.model.tokenize(text))
 
 
 def warn_about_template(session: Session, out: Output) -> None:

@@ -66,7 +66,7 @@ def _root(
 app.command(epilog=run.EPILOG, short_help="Generate one answer.")(flat(run.run))
 app.command(epilog=chat.EPILOG, short_help="Chat in the terminal.")(flat(chat.chat))
 app.command(epilog=inspect.EPILOG, short_help="Show what is in a GGUF file.")(inspect.inspect)
-app.add_typer(profiles.app, name="profiles", short_help="List, show and check profiles.")
+app.add_typer(profiles.app, name="profiles", short_help="List, show, check and write profiles.")
 app.command(epilog=doctor.EPILOG, short_help="Show what works on this machine.")(doctor.doctor)
 
 

@@ -27,12 +27,12 @@ def chat(
     terminal its lines are read one by one, blank ones aside, so that a chat can be scripted.
     """
     from gguf_spec.cli.answer import open_session, prepare_setup, warn_about_template
-    from gguf_spec.cli.choice import make_profile
+    from gguf_spec.cli.choice import make_profile, profile_name
     from gguf_spec.cli.conversation import Conversation
     from gguf_spec.cli.lines import LineReader
 
     out = Output.of(quiet=quiet, debug=debug)
-    setup = prepare_setup(make_profile(where, options), out)
+    setup = prepare_setup(make_profile(where, options), out, name=profile_name(where, options))
     with open_session(setup, out) as session:
         warn_about_template(session, out)
         max_tokens = None if n_predict is None or n_predict < 0 else n_predict

@@ -21,6 +21,8 @@ _OPTIONS = {
     "target.n_threads": "-t/--threads",
     "target.n_threads_batch": "--threads-batch",
     "target.n_gpu_layers": "-g/--n-gpu-layers",
+    "target.n_cpu_moe": "--n-cpu-moe",
+    "target.devices": "--device",
     "target.tensor_split": "--tensor-split",
     "spec.types": "--spec-type",
     "spec.n_max": "--spec-draft-n-max",
@@ -30,6 +32,7 @@ _OPTIONS = {
     "sampling.top_k": "--top-k",
     "sampling.top_p": "--top-p",
     "sampling.min_p": "--min-p",
+    "sampling.repeat_penalty": "--repeat-penalty",
     "sampling.seed": "--seed",
     "sampling.stop": "--stop",
     "chat.system": "--system",
@@ -48,6 +51,7 @@ def make_profile(where: str | None, options: ModelOptions) -> Profile:
     from gguf_spec.profile import apply_overrides, apply_values
 
     profile = _start(where, options)
+    _check_devices(options.device)
     settings = dict(item.split("=", 1) for item in options.settings or [])
     if settings:
         profile = apply_overrides(profile, {k.strip(): v for k, v in settings.items()}, "--set")
@@ -62,15 +66,59 @@ def make_profile(where: str | None, options: ModelOptions) -> Profile:
         raise UsageError(_in_options(error.message), hint=error.hint) from None
 
 
+def profile_name(where: str | None, options: ModelOptions | None = None) -> str:
+    """What the profile of a command line is called; "" if there is none, but a model reference.
+
+    Texts are kept under it (``spec.pool``), so it must not be shared by two files: only a profile
+    that its bare name leads to from any working folder is called by that, others by their path.
+    """
+    from gguf_spec.profile import find_profile, user_folder
+    from gguf_spec.profile_find import shipped_folder
+
+    if where is None and options is not None and options.model is not None:
+        return ""
+    where = _DEMO if where is None else where
+    path = find_profile(where) if _is_profile(where) else None
+    if path is None:
+        return ""
+    path = path.resolve()
+    folders = (user_folder(), shipped_folder())
+    first = (folder / f"{path.stem}.toml" for folder in folders)
+    known = next((file.resolve() for file in first if file.is_file()), None)
+    return path.stem if path == known else str(path)
+
+
+def _is_profile(where: str) -> bool:
+    """Whether PROFILE|REF is meant to be a profile."""
+    from gguf_spec.profile import find_profile
+    from gguf_spec.refs import is_ref
+
+    is_model = where != _DEMO and (is_ref(where) or _looks_like_path(where))
+    return not is_model or (find_profile(where) is not None and not is_ref(where))
+
+
+def _check_devices(text: str | None) -> None:
+    """Refuse devices that are not here: on the command line that is a wrong value."""
+    if text is None or text.strip() == "none":
+        return
+    from gguf_spec.backend import list_devices
+
+    known = [device.name for device in list_devices() if device.kind != "cpu"]
+    unknown = [name for name in (part.strip() for part in text.split(",")) if name not in known]
+    if unknown:
+        raise UsageError(
+            f"--device: there is no device {', '.join(unknown)} to offload to",
+            hint=f"devices here: {', '.join(known) or 'none (this build computes on the CPU)'}",
+        )
+
+
 def _start(where: str | None, options: ModelOptions) -> Profile:
     """The profile before any option: a file's, or the defaults for a model reference."""
-    from gguf_spec.profile import Profile, Target, find_profile, load_profile
-    from gguf_spec.refs import is_ref
+    from gguf_spec.profile import Profile, Target, load_profile
 
     if where is None:
         return Profile() if options.model is not None else load_profile(_DEMO)
-    is_model = where != _DEMO and (is_ref(where) or _looks_like_path(where))
-    if not is_model or (find_profile(where) is not None and not is_ref(where)):
+    if _is_profile(where):
         return load_profile(where)
     if options.model is not None:
         raise UsageError(
@@ -92,6 +140,8 @@ def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, obje
         "target.n_threads": options.threads,
         "target.n_threads_batch": options.threads_batch,
         "target.n_gpu_layers": _word(options.gpu_layers),
+        "target.n_cpu_moe": options.n_cpu_moe,
+        "target.devices": options.device,
         "target.tensor_split": options.tensor_split,
         "spec.types": options.spec_type and options.spec_type.split(","),
         "spec.control": False if options.fixed else None,
@@ -99,6 +149,7 @@ def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, obje
         "sampling.top_k": options.top_k,
         "sampling.top_p": options.top_p,
         "sampling.min_p": options.min_p,
+        "sampling.repeat_penalty": options.repeat_penalty,
         "sampling.seed": options.seed,
         "sampling.stop": options.stop or None,
         "chat.system": options.system,

@@ -6,16 +6,15 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from gguf_spec.cli.answer import stream, template_arguments
+from gguf_spec.cli.answer import predicted_tokens, show_warnings, stream, template_arguments
 from gguf_spec.cli.output import Output
-from gguf_spec.cli.summary import answer_line, draft_text
+from gguf_spec.cli.prompts import read_text
+from gguf_spec.cli.summary import answer_line, draft_line
 from gguf_spec.errors import GgufSpecError, PromptError, UsageError
-from gguf_spec.profile import apply_overrides
+from gguf_spec.profile import Sampling, apply_overrides
 from gguf_spec.session import Session
 from gguf_spec.setup import NOT_YET
 
-#: Keys of [sampling] that can be changed between answers.
-LIVE_KEYS = ("temperature", "top_k", "top_p", "min_p", "seed", "stop")
 _SHORT_KEYS = {"temp": "temperature"}
 
 
@@ -31,6 +30,7 @@ class Conversation:
         self._max_tokens = max_tokens
         self._profile = session.setup.profile
         self._system = self._profile.chat.system
+        self._predicted: tuple[int, ...] = ()
         self._reports: list[dict[str, Any]] = []
         self._commands: dict[str, tuple[Callable[[str], str | None], str, str]] = {
             "/help": (self._help, "", "list the commands"),
@@ -39,7 +39,8 @@ class Conversation:
             "/undo": (self._undo, "", "forget the last message and its answer"),
             "/retry": (self._retry, "", "answer the last message again"),
             "/system": (self._set_system, "[TEXT]", "set or show the system message"),
-            "/set": (self._set, "KEY VALUE", f"change sampling: {', '.join(LIVE_KEYS)}"),
+            "/set": (self._set, "KEY VALUE", "change how tokens are chosen: /set temp 0.7"),
+            "/predict": (self._predict, "[FILE]", "expect that text as the next answer, or none"),
             "/exit": (self._exit, "", "leave"),
         }
 
@@ -75,13 +76,17 @@ class Conversation:
         prompt = session.chat_prompt(
             [*system, *self.messages, user], **template_arguments(self._profile)
         )
-        params = session.params(self._profile, max_tokens=self._max_tokens)
+        params = session.params(
+            self._profile, max_tokens=self._max_tokens, predicted=self._predicted
+        )
         generation = stream(session, prompt, params, self._out)
         if generation.text and not generation.text.endswith("\n"):
             self._out.text("\n")
         self.messages += [user, {"role": "assistant", "content": generation.text}]
         report = generation.report()
         self._reports.append(report)
+        self._predicted = ()
+        show_warnings(session, self._out)
         self._out.note(answer_line(report))
         self._say_why_it_ended(report)
         return str(report["finish_reason"])
@@ -111,13 +116,13 @@ class Conversation:
             self._out.say("no answers yet")
             return
         last = reports[-1]
-        self._out.say(f"last: {answer_line(last)}")
+        self._out.say(answer_line(last, title="last: "))
         seconds = sum(report["timings"]["decode_seconds"] for report in reports)
         tokens = sum(report["completion_tokens"] for report in reports)
         speed = f", {(tokens - len(reports)) / seconds:.1f} tokens/s" if seconds > 0 else ""
         self._out.say(f"all: {len(reports)} answers, {tokens} tokens{speed}")
         if last["spec"]["types"]:
-            self._out.say(f"drafts: {draft_text(_total(reports))}")
+            self._out.say(draft_line(_total(reports), title="drafts: "))
         used = last["prompt_tokens"] + last["completion_tokens"]
         self._out.say(f"context: {used} of {last['model']['n_ctx']} tokens after the last answer")
 
@@ -164,13 +169,15 @@ class Conversation:
             raise UsageError("/set needs KEY VALUE, as in /set temperature 0.7")
         name = key.removeprefix("sampling.")
         name = _SHORT_KEYS.get(name, name)
-        is_sampling = "." not in name and (name in LIVE_KEYS or key.startswith("sampling."))
+        is_sampling = "." not in name and (
+            name in Sampling.model_fields or key.startswith("sampling.")
+        )
         dotted = f"sampling.{name}" if is_sampling or "." not in key else key
         changed = apply_overrides(self._profile, {dotted: value}, "/set")
-        if dotted.removeprefix("sampling.") in NOT_YET["sampling"].split():
+        if dotted.removeprefix("sampling.") in NOT_YET.get("sampling", "").split():
             self._out.say(f"{dotted} is not available in this version")
             return
-        if name not in LIVE_KEYS or not is_sampling:
+        if not is_sampling:
             self._out.say(
                 f"{dotted} cannot be changed in a running chat: start again with "
                 f"--set {dotted}={value}"
@@ -178,6 +185,20 @@ class Conversation:
             return
         self._profile = changed
         self._out.say(f"({name} is {getattr(changed.sampling, name)})")
+
+    def _predict(self, rest: str) -> None:
+        if not rest:
+            was, self._predicted = self._predicted, ()
+            self._out.say("(no text is expected any more)" if was else "no text is expected")
+            return
+        text = read_text(rest, "/predict")
+
+        def warn(text: str) -> None:  # every time that it is typed
+            self._out.say(f"warning: {text}")
+
+        self._predicted = predicted_tokens(self._session, text, "/predict", warn)
+        if self._predicted:
+            self._out.say(f"(expecting the {len(self._predicted)} tokens of {rest} next)")
 
     def _exit(self, rest: str) -> None:
         self.ended = True
@@ -195,4 +216,4 @@ def _total(reports: list[dict[str, Any]]) -> dict[str, Any]:
             sums = by_type.setdefault(kind, dict.fromkeys(names, 0))
             for name in names:
                 sums[name] += counts[name]
-    return {**total, "by_type": by_type}
+    return {**total, "types": reports[-1]["spec"]["types"], "by_type": by_type}

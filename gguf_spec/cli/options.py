@@ -13,6 +13,16 @@ import typer
 from gguf_spec.cli import values
 from gguf_spec.cli.output import State
 
+#: ``gguf_spec.setup.AVAILABLE_TYPES``, which a help text cannot wait for.
+SPEC_TYPES = (
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+    "draft-simple",
+)
+
 
 def _debug(ctx: typer.Context, value: bool) -> bool:
     if value:
@@ -53,8 +63,8 @@ SpecTypeOpt = Annotated[
         "--spec-type",
         metavar="LIST",
         callback=values.spec_types,
-        help="What drafts, in order, with commas between: ngram-simple, draft-simple; or auto, or "
-        "none.",
+        help="What drafts, tried in order, with commas between: "
+        f"{', '.join(SPEC_TYPES)}; or auto, or none.",
     ),
 ]
 SpecMaxOpt = Annotated[
@@ -126,6 +136,24 @@ GpuLayersOpt = Annotated[
         help="Layers on GPUs.",
     ),
 ]
+CpuMoeOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--n-cpu-moe",
+        metavar="N",
+        callback=values.whole(0, values.MAX_TOKENS),
+        help="Keep the experts of the first N layers in the host's memory.",
+    ),
+]
+DeviceOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="LIST",
+        callback=values.devices,
+        help="GPUs to use, with commas between, as in CUDA0,CUDA1 (doctor lists them); or none.",
+    ),
+]
 TensorSplitOpt = Annotated[
     str | None,
     typer.Option(
@@ -169,6 +197,15 @@ MinPOpt = Annotated[
         metavar="F",
         callback=values.real(0.0, 1.0),
         help="Drop tokens less likely than this share of the likeliest; 0: none.",
+    ),
+]
+RepeatPenaltyOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--repeat-penalty",
+        metavar="F",
+        callback=values.positive,
+        help="Make tokens of the last 64 less likely, as in 1.1; 1: off.",
     ),
 ]
 SeedOpt = Annotated[
@@ -248,11 +285,14 @@ class ModelOptions:
     threads: ThreadsOpt = None
     threads_batch: ThreadsBatchOpt = None
     gpu_layers: GpuLayersOpt = None
+    n_cpu_moe: CpuMoeOpt = None
+    device: DeviceOpt = None
     tensor_split: TensorSplitOpt = None
     temp: TempOpt = None
     top_k: TopKOpt = None
     top_p: TopPOpt = None
     min_p: MinPOpt = None
+    repeat_penalty: RepeatPenaltyOpt = None
     seed: SeedOpt = None
     stop: StopOpt = None
     system: SystemOpt = None

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
 from gguf_spec.cli.progress import Wait
@@ -27,6 +27,7 @@ class Output:
 
     mode: Mode = "human"
     debug: bool = False
+    _warned: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def of(cls, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> Output:
@@ -51,7 +52,10 @@ class Output:
         print(text, file=sys.stderr, flush=True)
 
     def warning(self, text: str) -> None:
-        """Something that the user should know; ``--quiet`` keeps it."""
+        """Something that the user should know, said once; ``--quiet`` keeps it."""
+        if text in self._warned:
+            return
+        self._warned.add(text)
         print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:

@@ -1,8 +1,10 @@
-"""``gguf-spec profiles``: list, show and check profiles."""
+"""``gguf-spec profiles``: list, show, check and write profiles."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ app = typer.Typer(
     epilog=examples(
         "gguf-spec profiles list",
         "gguf-spec profiles show demo",
+        "gguf-spec profiles new mine --model model.gguf",
         "gguf-spec profiles check mine.toml",
         "gguf-spec profiles schema > profile.schema.json",
     ),
@@ -30,7 +33,7 @@ NameArg = Annotated[
 
 @app.callback(invoke_without_command=True)
 def _profiles(ctx: typer.Context) -> None:
-    """List, show and check profiles: TOML files that say what to run, and how.
+    """List, show, check and write profiles: TOML files that say what to run, and how.
 
     A name is looked up in ./profiles, in your own folder, and among those that came with the
     program, in this order.
@@ -123,6 +126,112 @@ def path(
         load_profile(name)  # says what is wrong, and which names there are
         raise ProfileError(f"there is no profile named {name!r}")
     out.record({"path": str(found.absolute())}, str(found.absolute()))
+
+
+@app.command(
+    epilog=examples(
+        "gguf-spec profiles new mine --model model.gguf",
+        "gguf-spec profiles new ./mine.toml --model hf:owner/repo:Q4_K_M --draft hf:owner/small",
+    )
+)
+def new(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A name, for a file in your own folder; or a path that ends in .toml.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option("-m", "--model", metavar="REF", help="Target model; without it: demo."),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option("-d", "--draft", metavar="[TYPE=]REF", help="Draft model for the target."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Overwrite a file that is there.")
+    ] = False,
+    as_json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Write a commented profile for this machine, and print where it is.
+
+    Models that are named are looked at first: they have to be here and to fit each other. Their
+    weights are not loaded.
+    """
+    from gguf_spec.cli.answer import prepare_setup
+    from gguf_spec.cli.new_profile import (
+        Machine,
+        exists_error,
+        new_path,
+        profile_text,
+        wanted,
+        write_profile,
+    )
+
+    out = Output.of(as_json=as_json, debug=debug)
+    file = new_path(name)
+    if not force and os.path.lexists(file):
+        raise exists_error(file)
+    profile = wanted(model, draft)
+    looked_at = model is not None or draft is not None
+    setup = prepare_setup(profile, out) if looked_at else None
+    write_profile(file, profile_text(name, profile, setup, Machine.here()), force=force)
+    if setup is not None:
+        they = "both models are here, fit each other" if draft else "the model is here"
+        out.say(f"{they} and can be loaded")
+    _say_what_name_means(name, file, out)
+    record = {
+        "name": file.stem,
+        "path": str(file.absolute()),
+        "model": profile.target.model,
+        "spec_types": list(profile.spec.types),
+    }
+    out.record(record, str(file.absolute()))
+    out.note(f"next: gguf-spec chat {name}")
+
+
+def _say_what_name_means(name: str, file: Path, out: Output) -> None:
+    """Warn where the new file is not the only one of its name."""
+    from gguf_spec.profile import find_profile
+    from gguf_spec.profile_find import shipped_folder
+
+    found = find_profile(name)
+    if found is not None and found.resolve() != file.resolve():
+        out.warning(f"here `{name}` means {found}, which is found before {file}")
+    elif (shipped_folder() / f"{name}.toml").is_file():
+        out.warning(f"`{name}` now means this file, no longer the profile that came along")
+
+
+@app.command(epilog=examples("gguf-spec profiles forget mine"))
+def forget(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROFILE",
+            help='Name or .toml file; or the model reference that was run with pool = "profile".',
+            show_default=False,
+        ),
+    ],
+    as_json: JsonOpt = False,
+    debug: DebugOpt = False,
+) -> None:
+    """Delete the texts that a profile keeps for later drafts (pool = "profile")."""
+    from gguf_spec.cli import pools
+    from gguf_spec.cli.summary import counted
+
+    record = pools.forget(where)
+    lines = []
+    for item in record["deleted"]:
+        kept = "it was damaged"
+        if item["texts"] is not None:
+            kept = f"{counted(item['texts'], 'text')}, {counted(item['tokens'], 'token')}"
+        lines.append(printable(f"deleted {item['path']} ({kept})"))
+    nothing = printable(f"nothing is kept for {record['profile']}")
+    Output.of(as_json=as_json, debug=debug).record(record, "\n".join(lines) or nothing)
 
 
 @app.command(epilog=examples("gguf-spec profiles schema > profile.schema.json"))

@@ -47,7 +47,7 @@ class PromptSource:
         """
         parts = [self.text or ""]
         if self.file is not None:
-            parts.append(_whole(_read_file(self.file), self.file, raw))
+            parts.append(read_text(self.file, "-f/--file", raw=raw))
         elif self.piped:
             parts.append(_whole(_read_stdin(), "stdin", raw))
         prompt = "\n\n".join(part for part in parts if part)
@@ -77,15 +77,20 @@ def _read_stdin() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _read_file(name: str) -> bytes:
-    path = Path(name).expanduser()
+def read_text(name: str, option: str, *, raw: bool = False) -> str:
+    """The text in a file that was named with ``option``; ``raw`` keeps its last newline.
+
+    Raises:
+        InputError: it cannot be read or is not UTF-8.
+    """
     try:
-        return path.read_bytes()
+        data = Path(name).expanduser().read_bytes()
     except IsADirectoryError:
-        raise InputError(f"-f/--file {name} is a folder", hint="name a text file in it") from None
-    except (OSError, ValueError) as error:
+        raise InputError(f"{option} {name} is a folder", hint="name a text file in it") from None
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ without a home folder
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"-f/--file {name} cannot be read: {reason}") from None
+        raise InputError(f"{option} {name} cannot be read: {reason}") from None
+    return _whole(data, name, raw)
 
 
 def _whole(data: bytes, name: str, raw: bool) -> str:

@@ -28,6 +28,7 @@ EPILOG = examples(
     'gguf-spec run model.gguf -p "Tell a joke" --temp 0.8 --seed 7',
     "gguf-spec run hf:owner/repo:Q4_K_M -d hf:owner/small:Q8_0 -f prompt.txt",
     'cat notes.txt | gguf-spec run -p "Summarize:" -n -1 > summary.txt',
+    'gguf-spec run model.gguf -p "Rename x to y: ..." --predict-file code.py   expect the old text',
     'gguf-spec run model.gguf --raw -p "Once upon a time" --json',
 )
 N_PREDICT = 256
@@ -42,6 +43,14 @@ FileOpt = Annotated[
     str | None,
     typer.Option(
         "-f", "--file", metavar="PATH", help="Read the prompt from a file; -: from stdin."
+    ),
+]
+PredictFileOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--predict-file",
+        metavar="PATH",
+        help="The answer that is expected, such as the file to be edited: n-grams draft from it.",
     ),
 ]
 RawOpt = Annotated[
@@ -59,6 +68,7 @@ def run(
     file: FileOpt = None,
     raw: RawOpt = False,
     n_predict: PredictOpt = N_PREDICT,
+    predict_file: PredictFileOpt = None,
     options: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
     as_json: JsonOpt = False,
     quiet: QuietOpt = False,
@@ -69,9 +79,15 @@ def run(
     The prompt comes from -p, from -f or from stdin. It is put into the model's chat template,
     unless --raw is given. Ctrl-C ends the answer and keeps what there is.
     """
-    from gguf_spec.cli.answer import open_session, prepare_setup, stream
-    from gguf_spec.cli.choice import make_profile
-    from gguf_spec.cli.prompts import PromptSource
+    from gguf_spec.cli.answer import (
+        open_session,
+        predicted_tokens,
+        prepare_setup,
+        show_warnings,
+        stream,
+    )
+    from gguf_spec.cli.choice import make_profile, profile_name
+    from gguf_spec.cli.prompts import PromptSource, read_text
     from gguf_spec.cli.summary import answer_line
 
     if raw and options.system is not None:
@@ -80,16 +96,23 @@ def run(
     source = PromptSource.of(prompt, file)
     profile = make_profile(where, options)
     text = source.read(raw=raw)
-    setup = prepare_setup(profile, out)
+    expected = None if predict_file is None else read_text(predict_file, "--predict-file", raw=raw)
+    setup = prepare_setup(profile, out, name=profile_name(where, options))
     with open_session(setup, out) as session:
         tokens = _tokens(session, profile, text, raw, out)
-        max_tokens = None if n_predict is None or n_predict < 0 else n_predict
-        generation = stream(session, tokens, session.params(max_tokens=max_tokens), out)
+        params = session.params(
+            max_tokens=None if n_predict is None or n_predict < 0 else n_predict,
+            predicted=()
+            if expected is None
+            else predicted_tokens(session, expected, "--predict-file", out.warning),
+        )
+        generation = stream(session, tokens, params, out)
         report = generation.report()
     if as_json:
         print_json(report)
     elif report["text"] and not report["text"].endswith("\n"):
         out.text("\n")
+    show_warnings(session, out)
     if is_terminal(sys.stdout):
         out.note("")
     out.note(answer_line(report))

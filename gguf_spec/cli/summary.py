@@ -3,52 +3,89 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gguf_spec.setup import Setup
+
+_WIDTH = 80  # columns of a terminal that nobody has made wider
 
 
 def setup_line(setup: Setup) -> str:
     """What is about to be loaded."""
     target = setup.target
     ref = os.path.basename(setup.ref) if "://" not in setup.ref else setup.ref
-    types = ", ".join(setup.spec_types) or "no drafting"
-    return f"{ref} · {target.arch} {target.quant} · n_ctx {setup.n_ctx} · {types}"
+    types = [*setup.spec_types] or ["no drafting"]
+    return _filled([[ref], [f"{target.arch} {target.quant}"], [f"n_ctx {setup.n_ctx}"], types])
 
 
-def answer_line(report: Mapping[str, Any]) -> str:
-    """How an answer went: ``report`` is the document of ``run --json``."""
+def answer_line(report: Mapping[str, Any], *, title: str = "") -> str:
+    """How an answer went: ``report`` is the document of ``run --json``.
+
+    It is one line unless many types have drafted; then it goes on below at 80 columns.
+    """
     timings, spec = report["timings"], report["spec"]
-    parts = []
+    parts: list[list[str]] = []
     if (speed := timings["decode_tokens_per_second"]) is not None:
-        parts.append(f"{speed:.1f} tokens/s")
-    parts.append(f"{report['completion_tokens']} tokens")
+        parts.append([f"{speed:.1f} tokens/s"])
+    parts.append([f"{report['completion_tokens']} tokens"])
     prompt = f"prompt {report['prompt_tokens']}"
     if report["cached_tokens"]:
         prompt += f" ({report['cached_tokens']} cached)"
-    parts.append(prompt)
+    parts.append([prompt])
     if spec["types"]:
-        parts.append(draft_text(spec))
+        parts.append(_drafts(spec))
     if report["finish_reason"] != "stop":
-        parts.append({"length": "cut by length"}.get(report["finish_reason"], "cancelled"))
-    return " · ".join(parts)
+        parts.append([{"length": "cut by length"}.get(report["finish_reason"], "cancelled")])
+    return _filled(parts, title)
 
 
-def draft_text(spec: Mapping[str, Any]) -> str:
-    """Drafted and accepted tokens, by type where there are several."""
-    if not spec["num_draft_tokens"]:
-        return "nothing drafted"
-    text = _counts(spec)
-    if len(spec["by_type"]) > 1:
-        text += f" ({', '.join(f'{k}: {_counts(v)}' for k, v in spec['by_type'].items())})"
-    return text
+def draft_line(spec: Mapping[str, Any], *, title: str = "") -> str:
+    """Accepted and drafted tokens, by type where several have drafted."""
+    return _filled([_drafts(spec)], title)
 
 
-def _counts(counts: Mapping[str, Any]) -> str:
-    drafted, accepted = counts["num_draft_tokens"], counts["num_accepted_tokens"]
-    return f"accepted {accepted}/{drafted} ({accepted / drafted:.0%})"
+def _drafts(spec: Mapping[str, Any]) -> list[str]:
+    """``draft_line`` in pieces."""
+    drafted, accepted = spec["num_draft_tokens"], spec["num_accepted_tokens"]
+    if not drafted:
+        return ["nothing drafted"]
+    text = f"accepted {accepted}/{drafted} ({accepted / drafted:.0%})"
+    counts = {kind: spec["by_type"][kind] for kind in spec["types"] if kind in spec["by_type"]}
+    by_type = [
+        f"{kind} {count['num_accepted_tokens']}/{count['num_draft_tokens']}"
+        for kind, count in counts.items()
+        if count["num_draft_tokens"]
+    ]
+    if len(by_type) > 1:
+        return [f"{text}: {by_type[0]}", *by_type[1:]]
+    several = len(spec["types"]) > 1 and by_type
+    return [f"{text} by {by_type[0].split()[0]}" if several else text]
+
+
+def _filled(parts: Sequence[Sequence[str]], title: str = "") -> str:
+    """Parts with dots between them and pieces with commas, broken only where it gets too wide.
+
+    A part goes on in a new line as a whole if it fits there.
+    """
+    room = _WIDTH - 2  # a dot or a comma may follow
+    lines, line = [], title
+    margin = " " * (len(title) or 2)
+    for i, part in enumerate(parts):
+        whole = ", ".join(part)
+        if i and len(f"{line} · {whole}") > room >= len(f"{margin}{whole}"):
+            lines.append(f"{line} ·")
+            line = margin + whole
+            continue
+        for j, piece in enumerate(part):
+            between = ", " if j else " · " if i else ""
+            if between and len(f"{line}{between}{piece}") > room:
+                lines.append(line + between.rstrip())
+                line = margin + piece
+            else:
+                line += between + piece
+    return "\n".join([*lines, line])
 
 
 def table(rows: Mapping[str, object]) -> str:
@@ -56,6 +93,11 @@ def table(rows: Mapping[str, object]) -> str:
     shown = {name: value for name, value in rows.items() if value not in (None, "")}
     width = max((len(name) for name in shown), default=0)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in shown.items())
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def bytes_text(count: int) -> str:

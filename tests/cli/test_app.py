@@ -16,7 +16,7 @@ from gguf_spec.cli.output import printable
 from tests.cli.conftest import TARGET, Cli
 
 COMMANDS = [[], ["run"], ["chat"], ["inspect"], ["doctor"], ["profiles"]] + [
-    ["profiles", name] for name in ("list", "show", "check", "path", "schema")
+    ["profiles", name] for name in ("list", "show", "new", "check", "path", "forget", "schema")
 ]
 
 
@@ -79,6 +79,13 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         (["run", "--top-p", "1.5", "-p", "a"], "--top-p"),
         (["run", "--top-p", "nan", "-p", "a"], "--top-p"),
         (["run", "--min-p", "2", "-p", "a"], "--min-p"),
+        (["run", "--repeat-penalty", "0", "-p", "a"], "--repeat-penalty"),
+        (["run", "--repeat-penalty", "nan", "-p", "a"], "--repeat-penalty"),
+        (["run", "--n-cpu-moe", "-1", "-p", "a"], "--n-cpu-moe"),
+        (["run", "--device", "CUDA0,", "-p", "a"], "--device"),
+        (["run", "--device", "none,CUDA0", "-p", "a"], "none stands alone"),
+        (["run", "--device", "CUDA77", "-p", "a"], "there is no device CUDA77"),
+        (["chat", "--device", "CPU"], "there is no device CPU to offload to"),
         (["run", "--seed", "-2", "-p", "a"], "--seed"),
         (["run", "--stop", "", "-p", "a"], "--stop"),
         (["run", "--think", "maybe", "-p", "a"], "--think"),
@@ -87,6 +94,11 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         (["run", "--spec-draft-p-min", "1.1", "-p", "a"], "--spec-draft-p-min"),
         (["run", "--spec-type", "ngarm-simple", "-p", "a"], "did you mean `ngram-simple`"),
         (["run", "--spec-type", "none,ngram", "-p", "a"], "--spec-type"),
+        (["run", "--spec-type", "medusa", "-p", "a"], "nearest is draft-mtp or draft-eagle3"),
+        (["run", "--spec-type", "ngram-mod,layer-skip", "-p", "a"], "`layer-skip` is not in llama"),
+        (["chat", "--spec-type", "Layer_Skip"], "nearest is draft-mtp, or draft-simple"),
+        (["run", "--set", "spec.types=medusa", "-p", "a"], "`medusa` is not in llama.cpp"),
+        (["run", "-d", "medusa=x", "-p", "a"], "`medusa` is not in llama.cpp"),
         (["run", "--set", "target.n_ctx", "-p", "a"], "KEY=VALUE"),
         (["run", "--set", "target.nctx=5", "-p", "a"], "did you mean `n_ctx`"),
         (["run", "-d", "foo=x", "-p", "a"], "-d/--draft foo=x"),
@@ -100,6 +112,14 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         (["chat", "-n", "0"], "'--predict': 0"),
         (["run", "a", "b"], "b"),
         (["inspect"], "REF"),
+        (["profiles", "new"], "NAME"),
+        (["profiles", "new", ""], "is no name"),
+        (["profiles", "new", "a/b"], "is no name"),
+        (["profiles", "new", "a\nb.toml"], "is no name"),
+        (["profiles", "new", "hf:owner/repo"], "is no name"),
+        (["profiles", "new", "model.gguf"], "is no name"),
+        (["profiles", "new", "x", "-d", "ngram=y"], "takes no draft model"),
+        (["profiles", "forget"], "PROFILE"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

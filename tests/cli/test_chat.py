@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gguf_spec.cli import conversation
 from tests.cli.conftest import TARGET, Cli, Result
 
 
@@ -73,7 +74,9 @@ def test_set(chat: Cli) -> None:
         ("/set temp hot", "temperature"),
         ("/set temprature 1", "did you mean `temperature`"),
         ("/set target.n_ctx 5", "--set target.n_ctx=5"),
-        ("/set repeat_penalty 1.1", "not available"),
+        ("/predict", "no text is expected"),
+        ("/predict nothing.txt", "/predict nothing.txt cannot be read: No such file"),
+        ("/predict .", "is a folder"),
     ],
 )
 def test_commands_that_only_say_something(chat: Cli, line: str, said: str) -> None:
@@ -81,6 +84,13 @@ def test_commands_that_only_say_something(chat: Cli, line: str, said: str) -> No
     assert result.code == 0
     assert said in result.err
     assert result.out == ""
+
+
+def test_sampling_that_nothing_looks_at_is_said(chat: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "NOT_YET", {"sampling": "mirostat"})
+    assert "not available" in chat("/set mirostat 2\n").err
+    monkeypatch.setattr(conversation, "NOT_YET", {})
+    assert "(mirostat is 2)" in chat("/set mirostat 2\n").err
 
 
 def test_full_context_is_said_and_the_chat_goes_on(chat: Cli, tiny: Cli) -> None:

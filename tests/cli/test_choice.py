@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gguf_spec.cli.choice import make_profile, split_draft
-from gguf_spec.cli.options import ModelOptions
+from gguf_spec.cli.choice import make_profile, profile_name, split_draft
+from gguf_spec.cli.options import SPEC_TYPES, ModelOptions
+from gguf_spec.setup import AVAILABLE_TYPES
 
 
 def test_nothing_is_the_demo_profile() -> None:
@@ -33,13 +34,16 @@ def test_every_option_arrives() -> None:
     options = ModelOptions(
         spec_type="draft,ngram-simple", spec_draft_n_max=5, spec_draft_n_min=2,
         spec_draft_p_min=0.25, fixed=True, ctx_size="max", threads=3, threads_batch=4,
-        gpu_layers="12", tensor_split="3,1", temp=0.5, top_k=7, top_p=0.75, min_p=0.125, seed=9,
-        stop=["a", "b"], system="S", think="off", draft=["x.gguf"],
+        gpu_layers="12", n_cpu_moe=6, device="none", tensor_split="3,1", temp=0.5, top_k=7,
+        top_p=0.75, min_p=0.125, repeat_penalty=1.5, seed=9, stop=["a", "b"],
+        system="S", think="off", draft=["x.gguf"],
     )  # fmt: skip
     profile = make_profile("demo", options)
     target, spec, sampling = profile.target, profile.spec, profile.sampling
     assert (target.n_ctx, target.n_threads, target.n_threads_batch) == ("max", 3, 4)
     assert (target.n_gpu_layers, target.tensor_split) == (12, (3.0, 1.0))
+    assert (target.n_cpu_moe, target.devices) == (6, ("none",))
+    assert sampling.repeat_penalty == 1.5
     assert spec.types == ("draft-simple", "ngram-simple")
     assert (spec.n_max, spec.n_min, spec.p_min, spec.control) == (5, 2, 0.25, False)
     assert spec.draft_simple.model == "x.gguf"
@@ -86,3 +90,23 @@ def test_split_draft() -> None:
     assert split_draft("eagle3=hf:o/r") == ("draft-eagle3", "hf:o/r")
     Path("v=1").touch()
     assert split_draft("v=1") == ("draft-simple", "v=1")
+
+
+def test_the_help_text_names_the_types_that_there_are() -> None:
+    assert SPEC_TYPES == AVAILABLE_TYPES
+
+
+def test_profile_names_keep_files_apart(tmp_path: Path) -> None:
+    assert profile_name(None) == profile_name("demo") == "demo"
+    assert profile_name(None, ModelOptions(model="x.gguf")) == ""
+    assert profile_name("x.gguf") == profile_name("hf:owner/repo") == profile_name("nope") == ""
+    for folder in ("home/profiles", "profiles", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "mine.toml").touch()
+    assert profile_name("home/profiles/mine.toml") == "mine"
+    assert profile_name("mine") == str(tmp_path / "profiles" / "mine.toml")
+    assert profile_name("other/mine.toml") == str(tmp_path / "other" / "mine.toml")
+    (tmp_path / "profiles" / "mine.toml").unlink()
+    assert profile_name("mine") == "mine"
+    (tmp_path / "home/profiles" / "demo.toml").touch()
+    assert profile_name("demo") == "demo"

@@ -1,0 +1,54 @@
+"""The line below an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gguf_spec.cli.summary import answer_line, draft_line
+
+TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "draft-simple")
+
+
+def report(*drafted: str, types: tuple[str, ...] = TYPES, accepted: int = 1234) -> dict[str, Any]:
+    counts = {"num_drafts": 9, "num_draft_tokens": 2000, "num_accepted_tokens": accepted}
+    total = {name: value * len(drafted) for name, value in counts.items()}
+    return {
+        "timings": {"decode_tokens_per_second": 123.4},
+        "completion_tokens": 1000,
+        "prompt_tokens": 500,
+        "cached_tokens": 400,
+        "finish_reason": "length",
+        "spec": {"types": list(types), **total, "by_type": dict.fromkeys(drafted, counts)},
+    }
+
+
+def test_one_type() -> None:
+    small = {**report("ngram-mod", types=("ngram-mod",)), "cached_tokens": 0}
+    assert answer_line({**small, "finish_reason": "stop"}) == (
+        "123.4 tokens/s · 1000 tokens · prompt 500 · accepted 1234/2000 (62%)"
+    )
+    line = answer_line(report("ngram-mod", types=("ngram-mod",), accepted=500))
+    assert line == (
+        "123.4 tokens/s · 1000 tokens · prompt 500 (400 cached) ·\n"
+        "  accepted 500/2000 (25%) · cut by length"
+    )
+    assert draft_line(report("ngram-mod")["spec"]) == "accepted 1234/2000 (62%) by ngram-mod"
+    assert draft_line(report()["spec"]) == "nothing drafted"
+
+
+def test_several_types_each_with_their_own_counts() -> None:
+    text = answer_line(report("draft-simple", "ngram-mod"))
+    assert text.splitlines() == [
+        "123.4 tokens/s · 1000 tokens · prompt 500 (400 cached) ·",
+        "  accepted 2468/4000 (62%): ngram-mod 1234/2000, draft-simple 1234/2000 ·",
+        "  cut by length",
+    ]
+
+
+def test_80_columns_hold_whatever_has_drafted() -> None:
+    for n in range(len(TYPES) + 1):
+        for title in ("", "last: "):
+            text = answer_line(report(*TYPES[:n]), title=title)
+            assert max(map(len, text.splitlines())) <= 80
+            assert text.count("1234/2000") == n
+            assert all(kind in text for kind in TYPES[:n])
