@@ -21,7 +21,7 @@ from gguf_spec.errors import InputError
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
-from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.sampling import DRY_BREAKERS, Sampler, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
 from gguf_spec.stats import DraftCounts
 from gguf_spec.text import Detokenizer, StopStrings
@@ -105,19 +105,28 @@ class Session:
         """Generation parameters of the profile, with the GGUF's own sampling defaults below it.
 
         A seed of -1 becomes a random one, so that the answer can be repeated.
+
+        Raises:
+            InputError: a logit bias is for a token that the vocabulary does not have.
         """
         settings = sampling_settings(profile or self.setup.profile, self.setup.target.sampling)
         seed = settings["seed"]
-        sampling = SamplingParams(
-            temperature=settings["temperature"],
-            top_k=settings["top_k"],
-            top_p=settings["top_p"],
-            min_p=settings["min_p"],
-            seed=secrets.randbits(32) if seed < 0 else seed,
-        )
+        seed = secrets.randbits(32) if seed < 0 else seed
+        sampling = SamplingParams.from_settings(settings, seed)
+        unknown = [token for token, _ in sampling.logit_bias if token >= self.model.n_vocab]
+        if unknown:
+            raise InputError(
+                f"sampling.logit_bias names token {unknown[0]}, but the vocabulary ends at "
+                f"{self.model.n_vocab - 1}"
+            )
         return GenerationParams(
             **{"sampling": sampling, "stop": tuple(settings["stop"]), **changes}
         )
+
+    def breaks_repetition(self, token: int) -> bool:
+        """Whether DRY sees no repetition across ``token``."""
+        text = self.model.special_text(token)
+        return any(breaker in text for breaker in DRY_BREAKERS)
 
     def close(self) -> None:
         """Free everything, contexts before models."""
@@ -208,7 +217,9 @@ class Session:
         try:
             save_pool(path, self.pool.texts, **self._pool_key())
         except InputError as error:  # an answer is worth more than the pool
-            self.warnings.append(f"texts for later drafts are not kept: {error}")
+            warning = f"texts for later drafts are not kept: {error}"
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     def _draft_context(self, draft: DraftSetup, progress: LoadProgress | None) -> LlamaContext:
         settings = draft.settings
@@ -310,7 +321,10 @@ class Generation:
         self._detokenizer = Detokenizer(session.model.piece)
         self._stops = StopStrings(params.stop)
         request = Request(
-            prompt, Sampler(params.sampling), params.max_tokens, ignore_end=params.ignore_end
+            prompt,
+            Sampler(params.sampling, breaks=session.breaks_repetition),
+            params.max_tokens,
+            ignore_end=params.ignore_end,
         )
         session.pool.predict(params.predicted)
         self._steps = session.engine.generate(session.sequence, request)
@@ -350,12 +364,7 @@ class Generation:
             "cached_tokens": sequence.progress.cached_tokens,
             "completion_tokens": len(self.tokens),
             "seed": sampling.seed,
-            "sampling": {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-            },
+            "sampling": sampling.described(),
             "model": {
                 "ref": setup.ref,
                 "arch": setup.target.arch,

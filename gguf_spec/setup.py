@@ -35,10 +35,7 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
     "spec": "verify draft_sampling exact translate",
-    "sampling": (
-        "repeat_penalty frequency_penalty presence_penalty dry_multiplier xtc_probability "
-        "mirostat dynatemp_range logit_bias"
-    ),
+    "sampling": "",
     "engine": "kind",
 }
 
@@ -119,13 +116,15 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     n_ctx = _context_length(profile, target, warnings)
     _check_cache_fits(target, n_ctx, profile.target.type_k, profile.target.type_v)
     types = _spec_types(profile, warnings)
+    if profile.spec.pool == "profile" and target.tokenizer.fingerprint is None:
+        warnings.append("the model names no tokenizer: texts are not kept for later runs")
     drafts = tuple(
         _draft(kind, profile, target, n_ctx, progress) for kind in types if kind not in NGRAM_TYPES
     )
     n_threads = _threads(profile.target.n_threads)
     return Setup(
         profile=profile,
-        name=name or ref,
+        name=name or str(Path(target.files[0]).resolve()),
         ref=ref,
         target=target,
         n_ctx=n_ctx,

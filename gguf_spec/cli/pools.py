@@ -32,13 +32,24 @@ def forget(where: str) -> dict[str, Any]:
 
     name = profile_name(where)
     deleted = []
-    for path, counts in _kept(name or where):
+    for path, counts in _kept(name or (_model_name(where) if is_ref(where) else where)):
         if delete_pool(path):
             deleted.append({"path": str(path), **counts})
     if not deleted and not name and not is_ref(where):
         load_profile(where)  # says what is wrong, and which names there are
         raise ProfileError(f"there is no profile named {where!r}")
     return {"profile": name or where, "deleted": deleted}
+
+
+def _model_name(where: str) -> str:
+    """The name under which ``prepare`` keeps the texts of a model that is run without a profile."""
+    from gguf_spec.errors import RefError
+    from gguf_spec.refs import resolve
+
+    try:
+        return str(resolve(where).resolve())
+    except RefError:  # the model is gone: perhaps it was named by its path
+        return str(Path(where).absolute())
 
 
 def _kept(name: str) -> list[tuple[Path, dict[str, int | None]]]:
