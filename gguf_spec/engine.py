@@ -26,7 +26,7 @@ from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.stats import SpecStats, Timings
-from gguf_spec.verify import match
+from gguf_spec.verify import judge
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -36,7 +36,10 @@ _NO_DRAFT = Draft((), "")
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to generate: at most ``max_tokens`` tokens after ``prompt`` (None: until the context
-    is full), drawn by ``sampler``; ``ignore_end`` goes on after an end token."""
+    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token.
+
+    The engine draws with a ``fresh`` copy of the sampler, so a request may be made again.
+    """
 
     prompt: Sequence[int]
     sampler: Sampler
@@ -91,6 +94,7 @@ class SequenceState:
         self.controller = controller
         self._target = target
         self._request = Request((), Sampler(SamplingParams()))
+        self._sampler = self._draft_sampler = self._request.sampler
         self._n_prompt = 0
         self._draft = _NO_DRAFT
         self._drafter: int | None = None
@@ -127,6 +131,8 @@ class SequenceState:
         self.history.truncate(keep)
         self.history.extend(prompt[keep:])
         self._request = request
+        self._sampler = request.sampler.fresh()
+        self._draft_sampler = request.sampler.for_drafter()
         self._n_prompt = len(prompt)
         self.finish_reason = None
         for drafter in self.drafters:
@@ -169,34 +175,34 @@ class SequenceState:
 
         Rejected rows are still in the cache afterwards; ``n_cached`` says how many to keep.
         """
-        target = self._target
-        for drafter in self.drafters:
+        target, drafters, history = self._target, self.drafters, self.history
+        for drafter in drafters:
             drafter.observe(target, run)
         if not run.n_outputs:
             self.n_cached += len(run.tokens)
             return Step(self.seq, prefilled=self.n_cached)
-        first = self.n_completion == 0
+        position = len(history)
+        first = position == self._n_prompt
         draft = () if first else self._draft.tokens
-        row, position = run.row + len(run.tokens) - 1 - len(draft), len(self.history)
-        sampler = self._request.sampler
-        verdict = match(draft, lambda i: sampler.sample(target.logits(row + i), position + i))
-        n_accepted = verdict.n_accepted
-        tokens = (*draft[:n_accepted], verdict.next_token)
+        n_drafted = len(draft)
+        row = run.row + len(run.tokens) - 1 - n_drafted
+        n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
+        tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
         self.n_cached = position + n_accepted
-        self.history.extend(tokens)
-        for drafter in self.drafters:
+        history.extend(tokens)
+        for drafter in drafters:
             drafter.accept(n_accepted)
         self._note_time(first)
         source = None
         if not first:
-            source = self._draft.source if draft else None
-            self.progress.spec.observe_step(source, len(draft), n_accepted)
+            source = self._draft.source if n_drafted else None
+            self.progress.spec.observe_step(source, n_drafted, n_accepted)
             self.controller.record(
-                Round(self._drafter, len(draft), n_accepted, self._draft_seconds, decode_seconds)
+                Round(self._drafter, n_drafted, n_accepted, self._draft_seconds, decode_seconds)
             )
-        self._check_finished(verdict.next_token)
+        self._check_finished(last, position + n_accepted + 1)
         return Step(
-            self.seq, tokens, len(draft), n_accepted, source, self._n_prompt, self.finish_reason
+            self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, self.finish_reason
         )
 
     def timings(self) -> Timings:
@@ -213,17 +219,19 @@ class SequenceState:
     def _propose_draft(self) -> Draft:
         """The first draft that a chosen drafter offers, cut to what may be verified."""
         self._drafter, self._draft_seconds = None, 0.0
+        if not self.drafters:
+            return _NO_DRAFT
         limit = min(self._target.n_ctx - len(self.history), self._target.max_width - 1)
         if self._request.max_tokens is not None:
             # A step emits one token more than it accepts.
             limit = min(limit, self._request.max_tokens - self.n_completion - 1)
-        if limit <= 0 or not self.drafters:
+        if limit <= 0:
             return _NO_DRAFT
         begun = perf_counter()
         draft = _NO_DRAFT
         for choice in self.controller.choose(limit):
             n_max = min(choice.n_max, limit)
-            offer = self.drafters[choice.drafter].draft(n_max, self._request.sampler)
+            offer = self.drafters[choice.drafter].draft(n_max, self._draft_sampler)
             tokens = self._legal(offer.tokens[:n_max])
             if tokens and len(tokens) >= choice.n_min:
                 draft, self._drafter = Draft(tokens, offer.source), choice.drafter
@@ -244,13 +252,14 @@ class SequenceState:
                 return tokens[:i]
         return tokens
 
-    def _check_finished(self, last: int) -> None:
+    def _check_finished(self, last: int, length: int) -> None:
+        """``last`` is the newest of ``length`` tokens."""
         request = self._request
         if self._target.is_end(last) and not request.ignore_end:
             self.finish_reason = "stop"
-        elif (request.max_tokens is not None and self.n_completion >= request.max_tokens) or len(
-            self.history
-        ) > self._target.n_ctx:
+        elif length > self._target.n_ctx or (
+            request.max_tokens is not None and length - self._n_prompt >= request.max_tokens
+        ):
             self.finish_reason = "length"
 
     def _note_time(self, first: bool) -> None:
@@ -318,9 +327,10 @@ class Engine:
         members: list[SequenceState] = []
         runs: list[Run] = []
         room = self.target.n_batch
-        for sequence in sorted(
-            (s for s in self.sequences if s.active), key=lambda s: s.progress.last_token
-        ):
+        waiting = [s for s in self.sequences if s.active]
+        if len(waiting) > 1:
+            waiting.sort(key=lambda s: s.progress.last_token)
+        for sequence in waiting:
             if room < max(self.target.n_ubatch, self.target.max_width) and runs:
                 break
             run = sequence.propose()

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gguf_spec.history import History
+from gguf_spec.sampling import Row, Sampler
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -32,3 +35,29 @@ def match(draft: Sequence[int], choose: Callable[[int], int]) -> Verdict:
         if choice != token:
             return Verdict(i, choice, "recovered")
     return Verdict(len(draft), choose(len(draft)), "bonus")
+
+
+def judge(
+    draft: Sequence[int],
+    sampler: Sampler,
+    history: History,
+    logits: Callable[[int], Row],
+    row: int,
+) -> tuple[int, int]:
+    """How many tokens of ``draft`` after ``history`` stand, and the target's own token after them.
+
+    ``logits(row + i)`` are the target's after i drafted tokens. The choice there is made only where
+    all of those stand: they are part of the text that the sampler looks back on. A rejected token
+    never is, and ``sampler`` draws each token of the text once, as its state demands.
+    """
+    position, lookback = len(history), sampler.lookback
+    recent = history[-lookback:] if lookback else []
+    if not draft:
+        return 0, sampler.sample(logits(row), position, recent)
+
+    def choose(i: int) -> int:
+        previous = [*recent, *draft[:i]] if lookback else recent
+        return sampler.sample(logits(row + i), position + i, previous)
+
+    verdict = match(draft, choose)
+    return verdict.n_accepted, verdict.next_token

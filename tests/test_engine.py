@@ -126,11 +126,11 @@ def plain(wanted: Request, **options: int) -> list[int]:
 def by_hand(wanted: Request) -> list[int]:
     """Plain decoding without the engine: the whole text anew for every token."""
     text = list(wanted.prompt)
-    seed = wanted.sampler.params.seed
+    seed, sampler = wanted.sampler.params.seed, wanted.sampler.fresh()
     while len(text) < len(wanted.prompt) + (wanted.max_tokens or 0):
         toy = ToyContext(seed, n_ubatch=256)
         toy.decode([Run(0, 0, text, 1)])
-        text.append(wanted.sampler.sample(toy.logits(len(text) - 1), len(text)))
+        text.append(sampler.sample(toy.logits(len(text) - 1), len(text), text))
         if toy.is_end(text[-1]):
             break
     return text[len(wanted.prompt) :]
@@ -423,7 +423,7 @@ class Diary(FixedPolicy):
     """Asks everybody, and remembers what it is told."""
 
     def __init__(self, ceilings: Sequence[int], n_min: int = 0) -> None:
-        super().__init__(ceilings, n_min)
+        super().__init__(ceilings, [n_min] * len(ceilings))
         self.rounds: list[Round] = []
 
     def record(self, result: Round) -> None:

@@ -13,7 +13,9 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from gguf_spec.errors import RunError
-from gguf_spec.sampling import Sampler, SamplingParams, candidates, distribution, probability
+from gguf_spec.sampling import Sampler, SamplingParams, candidates, probability
+from gguf_spec.sampling.maxima import Maxima
+from gguf_spec.sampling.noise import Noise
 
 Row = NDArray[np.float32]
 OFF = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -48,8 +50,13 @@ def rows(draw: st.DrawFn) -> Row:
 def wide_rows(draw: st.DrawFn) -> Row:
     """Thousands of tokens, with ties, so that the shortcuts for large vocabularies are taken."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    row = rng.normal(0.0, draw(st.sampled_from([0.1, 3.0, 40.0])), 3000)
-    return np.round(row, draw(st.integers(0, 4))).astype(np.float32)
+    n_vocab = draw(st.sampled_from([3000, 4096, 5003, 9000]))
+    row = rng.normal(0.0, draw(st.sampled_from([0.1, 3.0, 40.0])), n_vocab)
+    row = np.round(row, draw(st.integers(0, 4))).astype(np.float32)
+    if draw(st.booleans()):
+        row[rng.random(n_vocab) < draw(st.sampled_from([0.01, 0.9, 0.999]))] = -math.inf
+        row[rng.integers(n_vocab)] = 0.25
+    return row
 
 
 FILTERS = st.builds(
@@ -282,7 +289,7 @@ def test_frequencies_approach_the_distribution() -> None:
     rng = np.random.default_rng(4)
     logits = rng.normal(0.0, 1.5, 40).astype(np.float32)
     params = SamplingParams(temperature=1.3, top_k=15, top_p=0.95, min_p=0.03, seed=8)
-    ids, p = distribution(logits, params)
+    ids, p = Sampler(params).distribution(logits)
     assert ids.tolist() == candidates(logits, params).tolist()
     assert 5 < len(ids) < 15
     n = 50_000
@@ -295,14 +302,49 @@ def test_frequencies_approach_the_distribution() -> None:
     assert chi2 < d + 5 * math.sqrt(2 * d)
 
 
+@given(st.one_of(rows(), wide_rows()), st.integers(1, 6000), st.floats(-130, 130))
+@settings(max_examples=200, deadline=None)
+def test_maxima_find_what_a_full_sort_finds(logits: Row, k: int, floor: float) -> None:
+    top = Maxima(logits)
+    assert top.peak == logits.max()
+    assert top.largest(k).tolist() == np.argsort(-logits, kind="stable")[:k].tolist()
+    for limit in (floor, float(logits[k % len(logits)]), -math.inf, math.inf):
+        expected = [i for i, x in enumerate(logits) if x >= np.float32(limit)]
+        assert top.reaching(limit).tolist() == expected
+
+
+@pytest.mark.parametrize("where", [0, 4095, 4096, 5002])
+def test_maxima_do_not_lose_a_logit_or_a_nan_anywhere(where: int) -> None:
+    logits = np.zeros(5003, np.float32)
+    logits[where] = 3.0
+    assert Maxima(logits).peak == 3.0
+    assert Maxima(logits).largest(2).tolist() == [where, 1 if where == 0 else 0]
+    logits[where] = math.nan
+    assert math.isnan(Maxima(logits).peak)
+
+
+@pytest.mark.parametrize("level", [-9.0, -1.0, 0.0, 2.5, 7.0, 12.0, 40.0, math.inf])
+def test_noise_that_reaches_a_level_is_found_without_logarithms(level: float) -> None:
+    n_vocab = 70_001
+    for position in (0, 9, 100_000):
+        noise = Noise(position + 3)
+        exact = noise.gumbel(position, np.arange(n_vocab))
+        found = noise.reaching(position, n_vocab, level)
+        assert np.all(np.diff(found) > 0)
+        missing = np.setdiff1d((exact >= level).nonzero()[0], found)
+        assert not len(missing)
+        # Hardly more than needed: the rounding is to 31 bits.
+        assert len(found) - (exact >= level).sum() <= 2
+
+
 @pytest.mark.parametrize("params", [OFF, SamplingParams(top_k=3, top_p=1.0, min_p=0.0)])
 def test_distribution_is_a_softmax_at_the_temperature(params: SamplingParams) -> None:
     logits = np.log(np.array([0.1, 0.2, 0.3, 0.4])).astype(np.float32)
-    ids, p = distribution(logits, replace(params, temperature=0.5))
+    ids, p = Sampler(replace(params, temperature=0.5)).distribution(logits)
     squares = np.array([0.01, 0.04, 0.09, 0.16])[ids]
     assert ids.tolist() == ([0, 1, 2, 3] if params is OFF else [1, 2, 3])
     assert p == pytest.approx(squares / squares.sum(), rel=1e-6)
-    ids, p = distribution(logits, replace(params, temperature=0.0))
+    ids, p = Sampler(replace(params, temperature=0.0)).distribution(logits)
     assert (ids.tolist(), p.tolist()) == ([3], [1.0])
 
 
@@ -312,7 +354,7 @@ def test_tiny_temperatures_are_greedy(params: SamplingParams, temperature: float
     logits = np.array([-1e4, 3.0, 1e4 - 1, 1e4, -math.inf], np.float32)
     params = replace(params, temperature=temperature)
     assert {Sampler(params).sample(logits, i) for i in range(50)} == {3}
-    ids, p = distribution(logits, params)
+    ids, p = Sampler(params).distribution(logits)
     assert p[ids == 3] == [1.0]
 
 

@@ -11,8 +11,9 @@ from gguf_spec.sampling import Sampler, probability
 class DraftModel:
     """``draft-simple``: a second, smaller model continues the text.
 
-    It chooses its tokens with the target's own sampler, and so with the same noise. A choice whose
-    probability (softmax over the vocabulary at temperature 1) is below ``p_min`` ends the draft.
+    It chooses its tokens as the target does: with the same noise, and with the same text to look
+    back on, its own drafted tokens included. A choice whose probability (softmax over the
+    vocabulary at temperature 1) is below ``p_min`` ends the draft.
 
     The draft model reads nothing until it is asked: tokens that it has not seen are decoded at the
     next ``draft``. While drafting is paused, and during rounds that another drafter won, it costs
@@ -62,12 +63,14 @@ class DraftModel:
 
     def _continue(self, tokens: list[int], limit: int, sampler: Sampler) -> None:
         context, position = self._context, len(self._history)
+        recent = self._history[-sampler.lookback :] if sampler.lookback else []
         row = self._catch_up()
         if not context.removes_tail:
             self._checkpoint = (len(self._cached), context.save(self._seq))
         while True:
             logits = context.logits(row)
-            token = sampler.sample(logits, position + len(tokens))
+            previous = [*recent, *tokens] if recent else recent
+            token = sampler.sample(logits, position + len(tokens), previous)
             if self._p_min > 0.0 and probability(logits, token) < self._p_min:
                 return
             tokens.append(token)

@@ -1,0 +1,234 @@
+"""Draws tokens: every step in order, then the largest of log-probability plus noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gguf_spec.errors import RunError
+from gguf_spec.sampling.adjust import Adjuster
+from gguf_spec.sampling.filters import (
+    dynamic_temperature,
+    entropy_of,
+    filtered,
+    total_weight,
+    weights,
+    without_top_choices,
+)
+from gguf_spec.sampling.maxima import Maxima, Row
+from gguf_spec.sampling.mirostat import Mirostat
+from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores
+from gguf_spec.sampling.params import SamplingParams
+
+# Beyond these a temperature changes nothing any more, but would make the arithmetic overflow.
+_COLDEST, _HOTTEST = 1e-30, 1e30
+
+# Without filters: so many of the likeliest tokens get their noise first. Any number is right.
+_FAVOURITES = 256
+
+
+class Sampler:
+    """Draws the token at a position from a row of logits.
+
+    The token is a function of (logits, seed, position, preceding tokens). ``lookback`` says how
+    many preceding tokens count: 0 without penalties and DRY.
+
+    Mirostat is the exception: what it allows depends on the tokens drawn before, so ``sample`` must
+    be called once for each token of the text, in order. Such a sampler belongs to one generation:
+    ``fresh`` makes one for the next. Whoever calls ``sample`` for tokens that may not stand, as
+    drafters do, takes ``for_drafter`` instead.
+
+    ``breaks`` tells whether a token's text contains one of ``DRY_BREAKERS``; without it, none does.
+    One sampler may not be used by two threads at a time.
+    """
+
+    __slots__ = (
+        "_adjuster",
+        "_breaks",
+        "_mirostat",
+        "_noise",
+        "_plain",
+        "greedy",
+        "lookback",
+        "params",
+    )
+
+    def __init__(
+        self, params: SamplingParams, *, breaks: Callable[[int], bool] | None = None
+    ) -> None:
+        self.params = params
+        self._breaks = breaks
+        self._noise = Noise(params.seed)
+        self._adjuster = Adjuster(params, breaks)
+        self.lookback = self._adjuster.lookback
+        # XTC and a temperature range act before the coldest temperature takes what is left.
+        self.greedy = params.temperature <= 0.0 and (
+            params.mirostat != 0 or (not params.excludes and params.dynatemp_range <= 0.0)
+        )
+        self._mirostat = Mirostat(params) if params.mirostat and not self.greedy else None
+        # Straight from the filters to the draw.
+        self._plain = not self.greedy and self._mirostat is None and params.filters
+        self._plain = self._plain and not params.excludes and params.dynatemp_range <= 0.0
+
+    def sample(self, logits: Row, position: int, previous: Sequence[int] = ()) -> int:
+        """The token at ``position`` (index in the sequence), given ``logits`` of shape [n_vocab].
+
+        ``previous``: the tokens before it, at least the last ``lookback`` of them if there are so
+        many. ``logits`` are not written to.
+
+        Raises:
+            RunError: the largest logit is NaN or infinite, so that no token can be chosen.
+        """
+        row = self._adjuster.adjusted(logits, previous) if self._adjuster.active else logits
+        if self.greedy:
+            token = int(row.argmax())
+            _check(float(row[token]), position)
+            return token
+        top = Maxima(row)
+        _check(top.peak, position)
+        if self._plain:
+            ids = filtered(top, self.params)
+            return self._best(top, ids, position, _clamped(self.params.temperature))[1]
+        if self._mirostat is not None:
+            return self._draw_mirostat(self._mirostat, top, position)
+        top, kept, temperature = self._shaped(top, position)
+        if kept is None:
+            return self._draw_from_all(top, position, temperature)
+        return self._best(top, kept, position, temperature)[1]
+
+    def distribution(
+        self, logits: Row, position: int = 0, previous: Sequence[int] = ()
+    ) -> tuple[Ids, Scores]:
+        """What ``sample`` draws from: ids, ascending, and their probabilities (sum 1)."""
+        row = self._adjuster.adjusted(logits, previous) if self._adjuster.active else logits
+        top = Maxima(row)
+        _check(top.peak, position)
+        if self.greedy:
+            return top.largest(1), np.ones(1)
+        temperature = _clamped(self.params.temperature)
+        kept: Ids | None
+        if self._mirostat is not None:
+            kept = self._mirostat.keep(top, temperature)
+        else:
+            top, kept, temperature = self._shaped(top, position)
+        ids = np.arange(len(row)) if kept is None else np.sort(kept)
+        scores = self._scores(top, ids, temperature)
+        p = np.exp(scores - scores.max())
+        return ids[p > 0.0], p[p > 0.0] / p.sum()
+
+    def noise(self, position: int, ids: Ids) -> Scores:
+        """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
+        return self._noise.gumbel(position, ids)
+
+    def fresh(self) -> Sampler:
+        """The same sampler before it has drawn anything."""
+        return Sampler(self.params, breaks=self._breaks)
+
+    def for_drafter(self) -> Sampler:
+        """A sampler without state that agrees with this one as often as it can.
+
+        Mirostat is left out: its limits are those of the target's own text.
+        """
+        params = self.params
+        if params.mirostat:
+            params = SamplingParams(
+                temperature=params.temperature,
+                top_k=params.top_k,
+                top_p=1.0,
+                min_p=0.0,
+                seed=params.seed,
+                logit_bias=params.logit_bias,
+            )
+        return Sampler(params, breaks=self._breaks)
+
+    def _shaped(self, top: Maxima, position: int) -> tuple[Maxima, Ids | None, float]:
+        """After filters and XTC: the row, who is left (None: all), and the temperature."""
+        params = self.params
+        kept = filtered(top, params) if params.filters else None
+        if params.excludes and self._noise.uniform(position, XTC) <= params.xtc_probability:
+            top, kept = self._exclude(top, kept)
+        temperature = params.temperature
+        if params.dynatemp_range > 0.0:
+            n_kept = len(top.row) if kept is None else len(kept)
+            values = top.row if kept is None else top.row[kept]
+            entropy = entropy_of(values, float(values.max()))
+            temperature = dynamic_temperature(params, entropy, n_kept)
+        if temperature <= 0.0:
+            # Only the likeliest is left; of equals the lowest id.
+            ids = np.arange(len(top.row)) if kept is None else np.sort(kept)
+            kept = ids[[int(top.row[ids].argmax())]]
+        return top, kept, _clamped(temperature)
+
+    def _exclude(self, top: Maxima, kept: Ids | None) -> tuple[Maxima, Ids | None]:
+        """Apply XTC. Without filters the excluded tokens get a logit of -inf."""
+        threshold = self.params.xtc_threshold
+        if kept is not None:
+            values = top.row[kept]
+            weight = float(weights(values, top.peak).sum())
+            dropped = without_top_choices(kept, values, weight, top.peak, threshold)
+            return top, np.delete(kept, dropped)
+        weight = total_weight(top.row, top.peak)
+        # A little lower than the threshold, so that rounding loses none: they are compared again.
+        least = threshold * weight * 0.999
+        ids = top.reaching(top.peak + math.log(least) if least > 0.0 else -math.inf)
+        dropped = without_top_choices(ids, top.row[ids], weight, top.peak, threshold)
+        if not len(dropped):
+            return top, None
+        row = self._adjuster.writable(top.row)
+        row[ids[dropped]] = -math.inf
+        return Maxima(row), None
+
+    def _draw_mirostat(self, mirostat: Mirostat, top: Maxima, position: int) -> int:
+        temperature = _clamped(self.params.temperature)
+        ids = mirostat.keep(top, temperature)
+        scores = self._scores(top, ids, temperature)
+        winner = int((scores + self._noise.gumbel(position, ids)).argmax())
+        mirostat.observe(scores, winner)
+        return int(ids[winner])
+
+    def _draw_from_all(self, top: Maxima, position: int, temperature: float) -> int:
+        """Draw from the whole vocabulary. The noise of most tokens need not be computed.
+
+        All tokens but the favourites have at most the logit of the last favourite. One of them
+        wins only with more noise than the best favourite is ahead, and few have so much.
+        """
+        row, n_vocab = top.row, len(top.row)
+        if n_vocab <= _FAVOURITES:
+            return self._best(top, np.arange(n_vocab), position, temperature)[1]
+        ids = top.largest(_FAVOURITES)
+        score, token = self._best(top, ids, position, temperature)
+        ahead = score - (float(row[ids[-1]]) - top.peak) / temperature
+        others = self._noise.reaching(position, n_vocab, ahead)
+        if len(others):
+            rival_score, rival = self._best(top, others, position, temperature)
+            if rival_score > score or (rival_score == score and rival < token):
+                return rival
+        return token
+
+    def _best(self, top: Maxima, ids: Ids, position: int, temperature: float) -> tuple[float, int]:
+        scores = self._scores(top, ids, temperature)
+        scores += self._noise.gumbel(position, ids)
+        winner = int(scores.argmax())
+        return float(scores[winner]), int(ids[winner])
+
+    @staticmethod
+    def _scores(top: Maxima, ids: Ids, temperature: float) -> Scores:
+        scores: Scores = top.row[ids].astype(np.float64)
+        scores -= top.peak
+        scores /= temperature
+        return scores
+
+
+def _check(peak: float, position: int) -> None:
+    if not math.isfinite(peak):
+        name = "NaN" if math.isnan(peak) else str(peak)
+        raise RunError(
+            f"the model computed no usable logits at position {position}: the largest is {name}",
+            hint="the file may be damaged, or a KV cache type may not suit this model",
+        )
+
+
+def _clamped(temperature: float) -> float:
+    return min(max(temperature, _COLDEST), _HOTTEST)
