@@ -42,9 +42,7 @@ class History(Sequence[int]):
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append ``tokens``."""
-        added = array("i", tokens)
-        self._tokens.extend(added)
-        self._raw += added.tobytes()
+        self._tokens.extend(tokens)
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` tokens."""
@@ -55,10 +53,9 @@ class History(Sequence[int]):
 
     def common_prefix(self, tokens: Sequence[int]) -> int:
         """How many leading tokens agree with ``tokens``."""
-        other = array("i", tokens).tobytes()
-        if self._raw.startswith(other):
-            return len(tokens)
         length = min(len(self._tokens), len(tokens))
+        if self._tokens[:length] == list(tokens[:length]):
+            return length
         for i in range(length):
             if self._tokens[i] != tokens[i]:
                 return i
@@ -66,4 +63,7 @@ class History(Sequence[int]):
 
     def ngram(self, start: int, n: int) -> bytes:
         """The ``n`` tokens from ``start`` as bytes: a key that is equal exactly when they are."""
+        done = len(self._raw) // _INT
+        if done < len(self._tokens):  # nobody pays for keys that nobody asks for
+            self._raw += array("i", self._tokens[done:]).tobytes()
         return bytes(self._raw[start * _INT : (start + n) * _INT])
