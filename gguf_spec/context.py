@@ -48,7 +48,10 @@ class ModelContext(Protocol):
     max_width: int
     """Most rows with logits that one sequence may have in one decode."""
     removes_tail: bool
-    """Whether ``remove`` works on a sequence's tail; if not, the engine takes checkpoints."""
+    """Whether ``remove`` works on any tail of a sequence; if not, the engine takes checkpoints."""
+    n_rollback: int
+    """Where ``removes_tail`` is False: how many of the tokens of the last decode ``remove`` can
+    drop all the same, once, as long as one of them stays."""
     busy_seconds: float
     """Time spent inside, summed over all calls."""
 
@@ -78,3 +81,14 @@ class ModelContext(Protocol):
 
     def clear(self, seq: int) -> None:
         """Drop all tokens of ``seq``."""
+
+
+class StatesContext(ModelContext, Protocol):
+    """A target whose hidden states were switched on, for drafters that compute on them."""
+
+    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+        """The states ``layers`` (ids as in ``hidden_states``) of ``n`` tokens from batch row
+        ``row`` of the last decode on, side by side: shape [n, widths summed], a copy.
+
+        Rows of all tokens are there, with logits or without, until the next ``decode``.
+        """

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Ask drafter number ``drafter`` for ``n_min`` to ``n_max`` tokens; fewer are not worth it."""
 
     drafter: int
@@ -16,8 +14,7 @@ class Choice:
     n_min: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):
     """What came of one target decode after prefill. Times in seconds."""
 
     drafter: int | None

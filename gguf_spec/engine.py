@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gguf_spec.context import ModelContext, NoSlotError, Run
 from gguf_spec.control import Controller, Round
-from gguf_spec.drafters.base import Draft, Drafter
+from gguf_spec.drafters.base import Draft, Drafter, reusable
 from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -47,8 +47,7 @@ class Request:
     ignore_end: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What a round gave one sequence.
 
     ``tokens`` are new and final. During prefill they are empty and ``prefilled`` counts the prompt
@@ -123,6 +122,7 @@ class SequenceState:
         self.progress = Progress(started=perf_counter())
         # The last prompt token is decoded in any case: its logits give the first token.
         keep = min(self.history.common_prefix(prompt), self.n_cached, len(prompt) - 1)
+        keep = reusable(self.drafters, prompt, keep)
         if not self.consistent or (keep < self.n_cached and not target.remove(self.seq, keep)):
             target.clear(self.seq)
             keep = 0
@@ -340,9 +340,9 @@ class Engine:
         return members, runs
 
     def _checkpoints(self, runs: Iterable[Run]) -> dict[int, object]:
-        if self.target.removes_tail:
-            return {}
-        return {run.seq: self.target.save(run.seq) for run in runs if run.n_outputs > 1}
+        target = self.target
+        short = target.max_width if target.removes_tail else target.n_rollback + 1
+        return {run.seq: target.save(run.seq) for run in runs if run.n_outputs > short}
 
     def _decode_without_drafts(self, members: Sequence[SequenceState]) -> list[Run] | None:
         runs = [s.drop_draft() if s.n_completion else s.propose() for s in members]

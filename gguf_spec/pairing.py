@@ -6,12 +6,14 @@ common/speculative.cpp. There a refusal is a line in the debug log; here it name
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gguf_spec.header import ModelInfo
 from gguf_spec.loadable import VOCAB_TYPES, token_texts
+from gguf_spec.pairing_heads import eagle3_problem, mtp_problem
 
-AVAILABLE_DRAFT_TYPES = frozenset({"draft-simple"})
+AVAILABLE_DRAFT_TYPES = frozenset({"draft-simple", "draft-mtp", "draft-eagle3"})
 
 MAX_SIZE_DIFFERENCE = 128  # tokens: SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_TOKEN = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID; below are special tokens
@@ -24,6 +26,11 @@ ROLE_TYPES = {
     "draft-mtp": "draft-mtp",
     "assistant": "draft-mtp",
     "target": "draft-simple",
+}
+#: What has to be right besides the vocabularies, by speculation type.
+HEAD_RULES: dict[str, Callable[[ModelInfo, ModelInfo], str | None]] = {
+    "draft-mtp": mtp_problem,
+    "draft-eagle3": eagle3_problem,
 }
 #: Default bos and eos ids by tokenizer.ggml.model (llama_vocab::impl::load); None: there is none.
 DEFAULT_IDS: dict[str, tuple[int | None, int | None]] = {
@@ -68,7 +75,10 @@ def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
             f"{draft.name} ({draft.role}) is a drafter for {kind}, which is not available in this "
             "version of gguf-spec",
         )
-    reason = _vocabulary_problem(target, draft)
+    rule = HEAD_RULES.get(kind)
+    reason = rule(target, draft) if rule else None
+    # A head never reads a text from its start: whether one begins with bos is up to the target.
+    reason = reason or _vocabulary_problem(target, draft, added=rule is None)
     if reason is not None:
         return Pair(False, kind, reason)
     return Pair(
@@ -78,8 +88,16 @@ def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
     )
 
 
-def _vocabulary_problem(target: ModelInfo, draft: ModelInfo) -> str | None:
-    """The first rule that the two vocabularies break, or None."""
+def own_head(target: ModelInfo) -> Pair:
+    """Can the MTP head in the target's own file draft for it?"""
+    reason = mtp_problem(target, target)
+    if reason is None:
+        return Pair(True, "draft-mtp", f"{target.name} has an MTP head of its own")
+    return Pair(False, "draft-mtp" if target.n_layer_nextn else None, reason)
+
+
+def _vocabulary_problem(target: ModelInfo, draft: ModelInfo, *, added: bool) -> str | None:
+    """The first rule that the two vocabularies break, or None. ``added`` compares bos and eos."""
     vocab_types = [VOCAB_TYPES.get(info.tokenizer.model or "") for info in (target, draft)]
     sizes = f"target {target.vocab_size} tokens, draft {draft.vocab_size}"
     if vocab_types[0] is None or vocab_types[0] == "NONE" or vocab_types[0] != vocab_types[1]:
@@ -87,7 +105,7 @@ def _vocabulary_problem(target: ModelInfo, draft: ModelInfo) -> str | None:
             f"the tokenizers differ: target {target.tokenizer.model} ({vocab_types[0]}), "
             f"draft {draft.tokenizer.model} ({vocab_types[1]}); {sizes}"
         )
-    for name, index in (("bos", 0), ("eos", 1)):
+    for name, index in (("bos", 0), ("eos", 1)) if added else ():
         ours, theirs = _special(target, index), _special(draft, index)
         if ours != theirs:
             return f"{name} differs: target {_told(ours)}, draft {_told(theirs)}; {sizes}"

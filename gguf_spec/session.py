@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import FixedPolicy
 from gguf_spec.drafters.base import Drafter
-from gguf_spec.drafters.draft_model import DraftModel
+from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, Request, SequenceState
@@ -31,8 +31,7 @@ _SEAM = 32
 LoadProgress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What a step added: text that is new, and the ids behind it.
 
     During prefill ``text`` is empty and ``prefilled`` of ``n_prompt`` tokens are done. The last
@@ -146,7 +145,10 @@ class Session:
 
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
         target = setup.profile.target
-        self.model = self._load_model(setup.ref, setup.path, target_params(target), progress)
+        params = target_params(target)
+        if any(draft.inside for draft in setup.drafts):
+            params = replace(params, load_mtp=True)
+        self.model = self._load_model(setup.ref, setup.path, params, progress)
         self.template = ChatTemplate(setup.target.chat_template, self.model)
         self.context = self._make_context(
             self.model,
@@ -162,6 +164,8 @@ class Session:
                 flash_attn=target.flash_attn,
                 swa_full=target.swa_full,
                 rope=rope_params(target),
+                n_rs_seq=setup.n_rs_seq,
+                layers=setup.layers,
             ),
         )
         adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
@@ -198,7 +202,8 @@ class Session:
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
                 context = self._draft_context(draft, progress)
-                drafters.append(DraftModel(context, p_min=draft.settings.p_min))
+                p_min = draft.settings.p_min
+                drafters.append(make_neural(kind, context, draft.layers, p_min=p_min))
         return drafters
 
     def _pool_key(self) -> dict[str, Any]:
@@ -227,8 +232,11 @@ class Session:
             n_gpu_layers=_layers(settings.n_gpu_layers),
             devices=settings.devices or self.setup.profile.target.devices,
         )
-        model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
-        self.load_seconds += model.load_seconds
+        model = self.model
+        if not draft.inside:
+            params = replace(params, load_mtp=draft.spec_type == "draft-mtp")
+            model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
+            self.load_seconds += model.load_seconds
         n_ubatch = settings.n_ubatch if isinstance(settings.n_ubatch, int) else 512
         return self._make_context(
             model,
@@ -241,6 +249,7 @@ class Session:
                 type_k=settings.type_k,
                 type_v=settings.type_v,
                 flash_attn=self.setup.profile.target.flash_attn,
+                **head_params(draft.spec_type, self.context),
             ),
         )
 

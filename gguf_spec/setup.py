@@ -19,18 +19,22 @@ from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.ngram_pool_file import pool_path
-from gguf_spec.pairing import check_pair
-from gguf_spec.profile import Draft, Profile, draft_settings, parse_lora
+from gguf_spec.pairing import AVAILABLE_DRAFT_TYPES, ROLE_TYPES, check_pair, own_head
+from gguf_spec.pairing_heads import wanted_states
+from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, draft_settings, parse_lora
 from gguf_spec.refs import resolve
 
 Progress = Callable[[str, "int | None", "int | None"], None]
+DraftFile = tuple[str, ModelInfo]
+"""What it was called, and its header."""
 
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-AVAILABLE_TYPES = (*NGRAM_TYPES, "draft-simple")
+AVAILABLE_TYPES = (*NGRAM_TYPES, *(kind for kind in DRAFT_TYPES if kind in AVAILABLE_DRAFT_TYPES))
 DEFAULT_REF = "demo"
 DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
 MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap around
+MAX_SNAPSHOTS = 16  # of a recurrent state: each costs as much memory as the state itself
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
@@ -42,13 +46,19 @@ NOT_YET = {
 
 @dataclass(frozen=True, slots=True)
 class DraftSetup:
-    """A draft in a file of its own. ``n_ctx`` in tokens."""
+    """A drafter that is a model, or a part of one. ``n_ctx`` in tokens.
+
+    ``layers`` are the states of the target that it reads (ids as in ``hidden_states``). ``inside``
+    is a head in the target's own file.
+    """
 
     spec_type: str
     ref: str
     info: ModelInfo
     settings: Draft
     n_ctx: int
+    layers: tuple[int, ...] = ()
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,21 @@ class Setup:
         """Most rows with logits that a sequence needs in one decode."""
         return 1 + max(self.ceilings, default=0)
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """States of the target that some drafter reads."""
+        return tuple(sorted({layer for draft in self.drafts for layer in draft.layers}))
+
+    @property
+    def n_rs_seq(self) -> int:
+        """Snapshots of a recurrent state that are worth their memory: enough to drop what models
+        and heads draft. N-gram drafts are longer, and rare: they are dropped by checkpoint."""
+        types = [draft.spec_type for draft in self.drafts]
+        lengths = [
+            n for kind, n in zip(self.spec_types, self.ceilings, strict=True) if kind in types
+        ]
+        return min(max(lengths, default=0), MAX_SNAPSHOTS)
+
 
 def prepare(profile: Profile, *, name: str = "", progress: Progress | None = None) -> Setup:
     """Find and check everything that ``profile`` names.
@@ -115,11 +140,14 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     target = _read(ref, progress, as_target=True)
     n_ctx = _context_length(profile, target, warnings)
     _check_cache_fits(target, n_ctx, profile.target.type_k, profile.target.type_v)
-    types = _spec_types(profile, warnings)
+    files = _draft_files(profile, progress)
+    types = _spec_types(profile, target, files, warnings)
     if profile.spec.pool == "profile" and target.tokenizer.fingerprint is None:
         warnings.append("the model names no tokenizer: texts are not kept for later runs")
     drafts = tuple(
-        _draft(kind, profile, target, n_ctx, progress) for kind in types if kind not in NGRAM_TYPES
+        _draft(kind, profile, target, n_ctx, files.get(kind))
+        for kind in types
+        if kind not in NGRAM_TYPES
     )
     n_threads = _threads(profile.target.n_threads)
     return Setup(
@@ -259,13 +287,32 @@ def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> 
         )
 
 
-def _spec_types(profile: Profile, warnings: list[str]) -> tuple[str, ...]:
+def _draft_files(profile: Profile, progress: Progress | None) -> dict[str, DraftFile]:
+    """The files that may draft, by spec type: what [spec.draft] names is told by its header."""
+    spec, wanted = profile.spec, profile.spec.types
+    files: dict[str, DraftFile] = {}
+    if wanted != ("auto",) and not any(kind in DRAFT_TYPES for kind in wanted):
+        return files
+    if spec.draft.model is not None:
+        info = _read(spec.draft.model, progress, as_target=False)
+        files[ROLE_TYPES.get(info.role, "draft-simple")] = spec.draft.model, info
+    for kind in DRAFT_TYPES:
+        own: Draft = getattr(spec, kind.replace("-", "_"))
+        if own.model is not None and (wanted == ("auto",) or kind in wanted):
+            files[kind] = own.model, _read(own.model, progress, as_target=False)
+    return files
+
+
+def _spec_types(
+    profile: Profile, target: ModelInfo, files: dict[str, DraftFile], warnings: list[str]
+) -> tuple[str, ...]:
     """The types to draft with, in order of preference."""
     wanted = profile.spec.types
-    has_draft = draft_settings(profile.spec, "draft-simple").model is not None
     if wanted == ("auto",):
-        return ("ngram-simple", "draft-simple") if has_draft else ("ngram-simple",)
-    if has_draft and "draft-simple" not in wanted:
+        if not files and own_head(target).usable:
+            return ("ngram-simple", "draft-mtp")
+        return ("ngram-simple", *files)
+    if profile.spec.draft.model is not None and not any(kind in wanted for kind in DRAFT_TYPES):
         warnings.append(
             f"a draft model is given, but the spec type is {', '.join(wanted)}: it is NOT used "
             "(--spec-type draft-simple, or auto, uses it)"
@@ -278,12 +325,34 @@ def _spec_types(profile: Profile, warnings: list[str]) -> tuple[str, ...]:
                 f"spec type {kind} is not available in this version",
                 hint=f"available: none, auto, {', '.join(AVAILABLE_TYPES)}",
             )
-    if "draft-simple" in wanted and not has_draft:
-        raise UsageError(
-            "spec type draft-simple needs a draft model",
-            hint="name one with -d/--draft REF or in [spec.draft] model",
-        )
+        if kind not in NGRAM_TYPES and kind not in files:
+            _check_without_file(kind, target, files)
+    for kind, (ref, _) in files.items():
+        if kind not in wanted:
+            warnings.append(
+                f"{ref} drafts for {kind}, but the spec type is {', '.join(wanted)}: it is NOT used"
+            )
     return wanted
+
+
+def _check_without_file(kind: str, target: ModelInfo, files: dict[str, DraftFile]) -> None:
+    """Refuse a type that has no file, unless the target's own file has what it takes."""
+    if kind == "draft-mtp":
+        head = own_head(target)
+        if head.usable:
+            return
+        raise PairError(
+            f"spec type draft-mtp is not available: {head.reason}",
+            hint="name a file with the head with -d/--draft REF, or choose another type",
+        )
+    for other, (ref, _) in files.items():
+        raise PairError(
+            f"{ref} drafts for {other}, not for {kind}", hint=f"--spec-type {other}, or auto"
+        )
+    raise UsageError(
+        f"spec type {kind} needs a draft model",
+        hint="name one with -d/--draft REF or in [spec.draft] model",
+    )
 
 
 def _ceiling(kind: str, profile: Profile, n_ctx: int) -> int:
@@ -291,7 +360,7 @@ def _ceiling(kind: str, profile: Profile, n_ctx: int) -> int:
     if kind in NGRAM_TYPES:
         own = ngram_ceiling(kind, profile.spec)
     else:
-        wanted = draft_settings(profile.spec, "draft-simple").n_max
+        wanted = _settings(profile, kind).n_max
         own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX
     common = profile.spec.n_max
     return min(own, common if isinstance(common, int) else own, n_ctx)
@@ -301,21 +370,29 @@ def _floor(kind: str, profile: Profile) -> int:
     """The shortest draft of ``kind`` that is worth verifying."""
     if kind in NGRAM_TYPES:
         return profile.spec.n_min
-    return draft_settings(profile.spec, "draft-simple").n_min
+    return _settings(profile, kind).n_min
+
+
+def _settings(profile: Profile, kind: str) -> Draft:
+    """The settings of a spec type that is no n-gram type."""
+    return draft_settings(profile.spec, next(name for name in DRAFT_TYPES if name == kind))
 
 
 def _draft(
-    kind: str, profile: Profile, target: ModelInfo, n_ctx: int, progress: Progress | None
+    kind: str, profile: Profile, target: ModelInfo, n_ctx: int, file: DraftFile | None
 ) -> DraftSetup:
-    settings = draft_settings(profile.spec, "draft-simple")
-    assert settings.model is not None
-    info = _read(settings.model, progress, as_target=False)
+    settings = _settings(profile, kind)
+    draft_n_ctx = settings.n_ctx if isinstance(settings.n_ctx, int) else n_ctx
+    if file is None:  # the head in the target's own file, whose fitness has been seen to
+        layers = wanted_states(kind, target, target)
+        ref = profile.target.model or DEFAULT_REF
+        return DraftSetup(kind, ref, target, settings, draft_n_ctx, layers, inside=True)
+    ref, info = file
     pair = check_pair(target, info)
     if not pair.usable or pair.type != kind:
         raise PairError(
-            f"{settings.model} cannot draft for this target: {pair.reason}",
+            f"{ref} cannot draft for this target: {pair.reason}",
             hint="choose a draft of the same family, or leave -d/--draft out",
         )
-    draft_n_ctx = settings.n_ctx if isinstance(settings.n_ctx, int) else n_ctx
     _check_cache_fits(info, draft_n_ctx, settings.type_k, settings.type_v)
-    return DraftSetup(kind, settings.model, info, settings, draft_n_ctx)
+    return DraftSetup(kind, ref, info, settings, draft_n_ctx, wanted_states(kind, target, info))

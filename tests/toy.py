@@ -38,6 +38,8 @@ class ToyContext:
     that belong to another seed: a drafter that is often right.
     """
 
+    n_rollback = 0
+
     def __init__(
         self,
         seed: int,

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gguf_spec.backend.batch import Batch
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.backend.model import LlamaModel, load_error
+from gguf_spec.backend.states import HiddenStates
 from gguf_spec.context import NoSlotError, Run
 from gguf_spec.errors import BackendError
+from gguf_spec.hidden_states import HEAD_ARCHS
 
 # ggml's type numbers for what a KV cache may be stored in (ggml.h, enum ggml_type).
 KV_TYPES = {
@@ -31,6 +34,8 @@ KV_TYPES = {
 }
 _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _STATE_CALLS = ("get_size", "get_data", "set_data")
+_MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
+_MOST_VIEWS = 1024
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -41,6 +46,14 @@ class ContextParams:
     ``n_ctx`` is per sequence. ``max_width`` is the most rows with logits that one sequence may have
     in one decode, draft included: it sizes the logits buffers. ``rope`` holds llama.cpp's
     ``rope_…`` and ``yarn_…`` fields that differ from the model's own.
+
+    ``n_rs_seq`` asks for that many snapshots of a recurrent state, so that as many tokens can be
+    removed; ``LlamaContext.n_rollback`` says how many there are. ``layers`` are the hidden states
+    to be kept for every token (see ``hidden_states``), for drafters to read.
+
+    For the contexts of draft heads: ``mtp`` computes the model's MTP head instead of the model,
+    ``other`` is the target's context, which lends its embeddings, ``own_states`` keeps the head's
+    states of rows with logits, ``causal`` False lets the rows of a batch see each other.
     """
 
     n_ctx: int
@@ -55,6 +68,12 @@ class ContextParams:
     flash_attn: str = "auto"
     swa_full: bool = False
     rope: tuple[tuple[str, float], ...] = ()
+    n_rs_seq: int = 0
+    layers: tuple[int, ...] = ()
+    mtp: bool = False
+    other: LlamaContext | None = None
+    own_states: bool = False
+    causal: bool = True
 
 
 class LlamaContext:
@@ -75,16 +94,35 @@ class LlamaContext:
         self.n_ubatch = params.n_ubatch
         self.n_batch = max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width)
         self.busy_seconds = 0.0
+        self.n_rollback = 0
         self._api = model.lib.api
         self._handle: int | None = self._make()
-        self._memory = self._api.llama_get_memory(self._handle)
-        self._batch = _Batch(self._api, self.n_batch)
+        try:
+            self._set_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_up(self) -> None:
+        params, api, handle = self.params, self._api, self.handle
+        self._memory = api.llama_get_memory(handle)
+        self._batch = Batch(api, self.n_batch)
+        self._states = HiddenStates(self.model, handle, params.layers, own=params.own_states)
         self._row_type = ctypes.c_float * self.n_vocab
         self._end_tokens: dict[int, bool] = {}
-        self._n_swa = 0 if params.swa_full else model.n_swa
+        self._last_width: dict[int, int] = {}
+        self._n_swa = 0 if params.swa_full else self.model.n_swa
         self._synchronized = True
-        self._decode, self._logits_ith = self._api.llama_decode, self._api.llama_get_logits_ith
-        self.removes_tail = self._probe_removal()
+        self._decode = api.llama_decode
+        # Addresses as plain integers: a ctypes pointer object costs more than the call itself.
+        address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
+        self._logits_at = address(ctypes.cast(api.llama_get_logits_ith, ctypes.c_void_p).value or 0)
+        self._views: dict[int | None, NDArray[np.float32]] = {}
+        if not params.causal:
+            api.llama_set_causal_attn(handle, False)
+        if params.n_rs_seq:
+            self.n_rollback = int(api.llama_n_rs_seq(handle))
+        self.removes_tail = not self.n_rollback and self._probe_removal()
 
     @property
     def handle(self) -> int:
@@ -104,40 +142,83 @@ class LlamaContext:
 
     def decode(self, runs: Sequence[Run]) -> None:
         """Compute the rows of ``runs``; see ``ModelContext.decode``."""
-        batch = self._batch
-        n = 0
         for run in runs:
             # More flagged rows than the context has room for would abort the process.
             if run.n_outputs > self.max_width:
                 raise BackendError(f"{run.n_outputs} rows of logits, room for {self.max_width}")
-            run.row = n
-            n = batch.add(n, run)
-        batch.raw.n_tokens = n
-        begun = perf_counter()
-        result = self._decode(self.handle, batch.raw)
-        self.busy_seconds += perf_counter() - begun
-        self._synchronized = False
-        if result == 1:
-            raise NoSlotError(f"the cache has no room for {n} tokens")
-        if result:
+        self._compute(runs, self._batch.fill(runs))
+
+    def decode_states(
+        self, run: Run, states: NDArray[np.float32], *, with_tokens: bool = True
+    ) -> None:
+        """Decode ``run`` on a draft head, each token with its row of ``states``, shape [n, width].
+
+        Without tokens the rows alone are decoded; the ids in ``run`` are not looked at. llama.cpp's
+        graphs of draft heads compute every row's logits and states, and copy as many as were asked
+        for from the first on: so all rows have outputs, or none.
+
+        Raises:
+            NoSlotError, BackendError: as ``decode``; the shapes do not fit.
+        """
+        n, width = len(run.tokens), self.model.n_embd_states(mtp=self.params.mtp)
+        if states.shape != (n, width):
+            raise BackendError(f"states of shape {states.shape}, wanted ({n}, {width})")
+        if run.n_outputs not in (0, n) or run.n_outputs > self.max_width:
+            raise BackendError(f"{run.n_outputs} rows of logits of {n}, room for {self.max_width}")
+        run.row = 0
+        alive = self._batch.add_states(run, states, with_tokens=with_tokens)
+        try:
+            self._compute([run], n)
+        finally:
+            self._batch.tokens_only()
+            del alive
+
+    def encode(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What an EAGLE-3 draft makes of the target's states, shape [n, n_embd_features]: rows
+        of its own width, shape [n, n_embd_out]; a view, valid until the next call.
+
+        Raises:
+            BackendError: the shape does not fit, or the computation failed.
+        """
+        n, width = len(states), self.model.n_embd_features
+        if states.shape != (n, width) or not 0 < n <= self.n_ubatch:
             raise BackendError(
-                f"llama_decode failed with code {result} on {n} tokens",
-                hint="--debug shows what llama.cpp said",
+                f"states of shape {states.shape}, wanted (1 to {self.n_ubatch}, {width})"
             )
+        # The encoder does not use positions, but libllama wants them to continue those cached.
+        run = Run(0, self._length(0), [0] * n, n)
+        alive = self._batch.add_states(run, states, with_tokens=False)
+        begun = perf_counter()
+        try:
+            result = self._api.llama_encode(self.handle, self._batch.raw)
+            self._api.llama_synchronize(self.handle)
+        finally:
+            self._batch.tokens_only()
+            del alive
+        self.busy_seconds += perf_counter() - begun
+        if result:
+            raise BackendError(f"llama_encode failed with code {result} on {n} rows")
+        self._states.computed = n
+        return self._states.rows_of_encoder(n)
+
+    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+        """The hidden states ``layers`` of ``n`` tokens from batch row ``row`` on, side by side;
+        see ``StatesContext.states``."""
+        self._synchronize()
+        return self._states.rows(layers, row, n)
+
+    def own_state(self, row: int) -> NDArray[np.float32]:
+        """A draft head's own state at batch row ``row``, which has logits; shape [n_embd_out], a
+        view, valid until the next decode."""
+        self._synchronize()
+        return self._states.own(row)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Logits of batch row ``row``; see ``ModelContext.logits``."""
-        if not self._synchronized:
-            begun = perf_counter()
-            self._api.llama_synchronize(self.handle)
-            self.busy_seconds += perf_counter() - begun
-            self._synchronized = True
-        pointer = self._logits_ith(self.handle, row)
-        if not pointer:
-            raise BackendError(f"there are no logits for row {row}")
-        address = ctypes.addressof(pointer.contents)
-        buffer: Any = self._row_type.from_address(address)
-        return np.frombuffer(buffer, np.float32)
+        self._synchronize()
+        address = self._logits_at(self._handle, row)
+        view = self._views.get(address)
+        return self._view(address, row) if view is None else view
 
     def is_end(self, token: int) -> bool:
         """Whether ``token`` ends a generation."""
@@ -156,6 +237,13 @@ class LlamaContext:
             first = self._api.llama_memory_seq_pos_min(self._memory, seq)
             if first > max(start - self._n_swa, 0):
                 return False
+        if self.n_rollback and start > 0:
+            # A decode of n tokens leaves n states behind, its last ones; libllama does not know
+            # that the snapshots behind them are older, and would go back to a wrong one.
+            back = self._length(seq) - start
+            if back >= self._last_width.get(seq, 0) and back > 0:
+                return False
+            self._last_width[seq] = 0 if back > 0 else self._last_width.get(seq, 0)
         return bool(self._api.llama_memory_seq_rm(self._memory, seq, start, -1))
 
     def save(self, seq: int) -> object:
@@ -182,6 +270,7 @@ class LlamaContext:
         )
         # The partial state leaves the attention cells alone; those can be cut back.
         removed = self._api.llama_memory_seq_rm(self._memory, seq, length, -1)
+        self._last_width[seq] = 0
         self.busy_seconds += perf_counter() - begun
         if read != len(data) or not removed:
             raise BackendError(f"restoring a sequence read {read} of {len(data)} bytes")
@@ -221,6 +310,43 @@ class LlamaContext:
     ) -> None:
         self.close()
 
+    def _compute(self, runs: Sequence[Run], n: int) -> None:
+        """``llama_decode`` of the batch, which holds ``runs``: ``n`` rows."""
+        if not self.params.causal and n > self.n_ubatch:
+            raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
+        begun = perf_counter()
+        result = self._decode(self.handle, self._batch.raw)
+        self.busy_seconds += perf_counter() - begun
+        self._synchronized = False
+        self._states.computed = 0 if result else n
+        for run in runs:
+            self._last_width[run.seq] = 0 if result else len(run.tokens)
+        if result == 1:
+            raise NoSlotError(f"the cache has no room for {n} tokens")
+        if result:
+            raise BackendError(
+                f"llama_decode failed with code {result} on {n} tokens",
+                hint="--debug shows what llama.cpp said",
+            )
+
+    def _synchronize(self) -> None:
+        if not self._synchronized:
+            begun = perf_counter()
+            self._api.llama_synchronize(self.handle)
+            self.busy_seconds += perf_counter() - begun
+            self._synchronized = True
+
+    def _view(self, address: int | None, row: int) -> NDArray[np.float32]:
+        """A new view of a row of logits. libllama's buffer stays where it is for many decodes, and
+        making a view costs more than all else here, so views are kept."""
+        if not address:
+            raise BackendError(f"there are no logits for row {row}")
+        if len(self._views) > _MOST_VIEWS:
+            self._views.clear()
+        buffer: Any = self._row_type.from_address(address)
+        view = self._views[address] = np.frombuffer(buffer, np.float32)
+        return view
+
     def _length(self, seq: int) -> int:
         return int(self._api.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
@@ -237,6 +363,14 @@ class LlamaContext:
         raw.flash_attn_type = _FLASH_ATTN[p.flash_attn]
         raw.swa_full = p.swa_full
         raw.no_perf = True
+        raw.n_rs_seq = p.n_rs_seq
+        if p.mtp:
+            problem = self.model.mtp_problem()
+            if problem is not None:
+                raise BackendError(problem)
+            raw.ctx_type = _MTP
+        if p.other is not None:
+            raw.ctx_other = p.other.handle
         for name, value in p.rope:
             setattr(raw, name, value)
         mark = len(LOG.lines)
@@ -249,8 +383,11 @@ class LlamaContext:
     def _probe_removal(self) -> bool:
         """Whether the memory can drop a sequence's tail: decode two tokens, drop one.
 
-        A recurrent state cannot, and says so by returning False without changing anything.
+        A recurrent state cannot, and says so by returning False without changing anything. The
+        contexts of draft heads are plain attention, and do not decode tokens alone.
         """
+        if self.params.mtp or self.model.arch in HEAD_ARCHS:
+            return True
         token = self.model.bos if self.model.bos >= 0 else 0
         self.decode([Run(0, 0, [token, token], 0)])
         self._api.llama_synchronize(self.handle)
@@ -258,42 +395,3 @@ class LlamaContext:
         self._api.llama_memory_clear(self._memory, True)
         self.busy_seconds = 0.0
         return removes
-
-
-class _Batch:
-    """A ``llama_batch`` over numpy arrays made once: filling it costs half a microsecond."""
-
-    def __init__(self, api: object, size: int) -> None:
-        self._tokens = np.zeros(size, np.int32)
-        self._positions = np.zeros(size, np.int32)
-        self._outputs = np.zeros(size, np.int8)
-        self._seqs = np.zeros(size, np.int32)
-        self._n_seqs = np.ones(size, np.int32)
-        self._seq_pointers = self._seqs.ctypes.data + 4 * np.arange(size, dtype=np.uintp)
-        self._counting = np.arange(size, dtype=np.int32)
-        raw = api.llama_batch()  # type: ignore[attr-defined]
-        raw.token = self._tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        raw.pos = self._positions.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        raw.n_seq_id = self._n_seqs.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        raw.seq_id = self._seq_pointers.ctypes.data_as(
-            ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))
-        )
-        raw.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
-        self.raw = raw
-
-    def add(self, at: int, run: Run) -> int:
-        """Write ``run`` from row ``at`` on; the row after it.
-
-        libllama aborts the process on a batch that is too wide, hence the check.
-        """
-        end = at + len(run.tokens)
-        if end > len(self._tokens):
-            raise BackendError(f"a batch of {end} rows, the context takes {len(self._tokens)}")
-        tokens = self._tokens[at:end]
-        tokens[:] = run.tokens
-        self._positions[at:end] = self._counting[: end - at] + run.start
-        self._seqs[at:end] = run.seq
-        self._outputs[at:end] = 0
-        if run.n_outputs:
-            self._outputs[end - run.n_outputs : end] = 1
-        return end

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from gguf_spec.backend import symbols
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.errors import BackendError
 
@@ -61,10 +62,28 @@ class Lib:
     version: str
     missing: dict[str, str] = field(default_factory=dict)
     _keep: list[Any] = field(default_factory=list)
+    _extra: dict[str, Any] = field(default_factory=dict)
 
     def has(self, symbol: str) -> bool:
         """Whether the optional ``symbol`` is there."""
         return symbol not in self.missing
+
+    def extra(self, name: str) -> Any:
+        """The function ``name`` of llama-ext.h, looked up when it is first wanted.
+
+        Raises:
+            BackendError: this libllama does not have it.
+        """
+        function = self._extra.get(name)
+        if function is None and self.has(name):
+            function = self._extra[name] = symbols.find(self.api, name)
+        if function is None:
+            raise BackendError(
+                f"llama-cpp-python {self.version} does not export {name}: "
+                f"{symbols.SYMBOLS[name].feature} is not available",
+                hint=f"install a supported version: pip install '{SUPPORTED.replace(' ', '')}'",
+            )
+        return function
 
 
 @functools.cache
@@ -86,6 +105,7 @@ def load_lib() -> Lib:
         ) from error
     lib = Lib(api, str(getattr(llama_cpp, "__version__", "unknown")))
     self_test(lib)
+    lib.missing.update(symbols.absent(api))
     callback = api.llama_log_callback(lambda level, text, _: LOG.write(level, text))
     lib._keep.append(callback)
     api.llama_log_set(callback, ctypes.c_void_p(0))

@@ -16,6 +16,7 @@ from gguf_spec.backend.ggml import device_array, overrides_array
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.errors import BackendError, NoFitError
+from gguf_spec.hidden_states import MTP_ARCHS
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ALL_LAYERS = 1 << 20
@@ -27,7 +28,8 @@ class ModelParams:
 
     ``devices`` are names to offload to, empty for all. ``overrides`` puts tensors whose names match
     a regular expression into a buffer type: pairs of both. ``repack`` allows weights to be stored
-    rearranged for the CPU (llama.cpp's extra buffer types).
+    rearranged for the CPU (llama.cpp's extra buffer types). ``load_mtp`` loads the head that
+    predicts further tokens, which is skipped otherwise.
     """
 
     n_gpu_layers: int | None = None
@@ -39,6 +41,7 @@ class ModelParams:
     use_mmap: bool = True
     use_mlock: bool = False
     repack: bool = True
+    load_mtp: bool = False
 
 
 class LlamaModel:
@@ -61,13 +64,18 @@ class LlamaModel:
         self.lib: Lib = load_lib()
         self._arrays: list[ctypes.Array[Any]] = []
         begun = perf_counter()
-        self._handle: int | None = self._load(params or ModelParams(), progress)
+        params = params or ModelParams()
+        self.has_mtp = params.load_mtp
+        """Whether the tensors of the MTP head, if the file has one, are in memory."""
+        self._handle: int | None = self._load(params, progress)
         self.load_seconds = perf_counter() - begun
         api = self.lib.api
         self._vocab = api.llama_model_get_vocab(self._handle)
         self.n_vocab = int(api.llama_vocab_n_tokens(self._vocab))
         self.n_ctx_train = int(api.llama_model_n_ctx_train(self._handle))
         self.n_embd = int(api.llama_model_n_embd(self._handle))
+        self.n_embd_out = int(api.llama_model_n_embd_out(self._handle))
+        """Width of the hidden states that leave the model."""
         self._pieces: dict[int, bytes] = {}
 
     @property
@@ -87,6 +95,74 @@ class LlamaModel:
         if not self.lib.has("llama_model_n_swa"):
             return 0
         return int(self.lib.api.llama_model_n_swa(self.handle))
+
+    @functools.cached_property
+    def arch(self) -> str:
+        """The architecture's name, as in the file."""
+        return self.metadata("general.architecture") or ""
+
+    @functools.cached_property
+    def n_layer(self) -> int:
+        """Layers of the model proper, without those of an MTP head."""
+        return int(self.lib.api.llama_model_n_layer(self.handle))
+
+    @functools.cached_property
+    def n_layer_nextn(self) -> int:
+        """Layers of the MTP head, 0 if there is none."""
+        return int(self.lib.api.llama_model_n_layer_nextn(self.handle))
+
+    @functools.cached_property
+    def mask(self) -> int:
+        """Id of the mask token, -1 if there is none."""
+        return int(self.lib.api.llama_vocab_mask(self._vocab))
+
+    @functools.cached_property
+    def target_layers(self) -> tuple[int, ...]:
+        """Of an EAGLE-3, DFlash or DSpark draft: the target's layers whose inputs it reads.
+
+        Raises:
+            BackendError: this libllama does not tell.
+        """
+        count = self.lib.extra("llama_model_target_layer_ids_n")(self.handle)
+        ids = self.lib.extra("llama_model_target_layer_ids")(self.handle)
+        return tuple(ids[:count]) if count else ()
+
+    @functools.cached_property
+    def n_embd_features(self) -> int:
+        """Of such a draft: width of the rows that it takes from the target, all layers together
+        (``n_embd_inp_enc`` in llama.cpp's eagle3.cpp and dflash.cpp)."""
+        width = self.metadata(f"{self.arch}.target_hidden_size") if self.arch == "eagle3" else None
+        return len(self.target_layers) * int(width or self.n_embd)
+
+    def n_embd_states(self, *, mtp: bool) -> int:
+        """Width of the state rows that a draft head decodes (``llama_batch_ext_select_n_embd_inp``
+        in llama-batch.cpp). libllama reads that much whatever the array holds."""
+        if mtp:
+            return self.n_embd_out
+        if self.arch == "dflash":
+            return self.n_embd_features
+        return int(self.lib.api.llama_model_n_embd_inp(self.handle))
+
+    def mtp_problem(self) -> str | None:
+        """Why this model cannot compute an MTP head; None if it can.
+
+        libllama aborts on a head whose tensors were not loaded, and on a chain of heads where the
+        architecture's graph expects one.
+        """
+        if self.n_layer_nextn == 0:
+            return f"{self.path.name} has no MTP head"
+        if not self.has_mtp:
+            return f"the MTP head of {self.path.name} was not loaded"
+        if self.arch not in MTP_ARCHS:
+            return f"llama.cpp does not compute the MTP heads of {self.arch} models"
+        return None
+
+    def metadata(self, key: str) -> str | None:
+        """A value of the file's metadata as text; None if it has no such key."""
+        room = 256
+        buffer = ctypes.create_string_buffer(room)
+        n = self.lib.api.llama_model_meta_val_str(self.handle, key.encode(), buffer, room)
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else None
 
     @functools.cached_property
     def add_bos(self) -> bool:
@@ -191,6 +267,7 @@ class LlamaModel:
         raw.main_gpu = params.main_gpu
         raw.load_mode = _load_mode(params)
         raw.use_extra_bufts = params.repack
+        raw.load_mtp = params.load_mtp
         # The model keeps these pointers, so we keep what they point to.
         if params.tensor_split:
             split = _float_array(params.tensor_split, int(api.llama_max_devices()))

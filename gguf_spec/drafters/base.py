@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.history import History
@@ -45,3 +45,27 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Give back memory."""
+
+
+@runtime_checkable
+class StatesDrafter(Drafter, Protocol):
+    """A drafter on the hidden states of the target, which ``observe`` reads from it.
+
+    ``needs`` are the states (ids as in ``hidden_states``) that the target's context must have
+    switched on. They exist for tokens that the target decodes, not for those that it finds in its
+    cache; so before it keeps a part of its cache, it asks.
+    """
+
+    needs: tuple[int, ...]
+
+    def reusable(self, prompt: Sequence[int], keep: int) -> int:
+        """A text ``prompt`` is about to begin, and the target could keep ``keep`` tokens of its
+        cache: how many of them it may keep, at most, for the drafter to see all that it misses."""
+
+
+def reusable(drafters: Iterable[Drafter], prompt: Sequence[int], keep: int) -> int:
+    """How many of ``keep`` cached tokens the target may keep for all ``drafters``."""
+    for drafter in drafters:
+        if isinstance(drafter, StatesDrafter):
+            keep = drafter.reusable(prompt, keep)
+    return keep

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,8 @@ class Adjuster:
 
     def __init__(self, params: SamplingParams, breaks: Callable[[int], bool] | None) -> None:
         self._params = params
-        self._breaks = breaks or (lambda token: False)
+        # The answer is asked for again with every token, and may cost a call of libllama.
+        self._breaks: Callable[[int], bool] = lru_cache(4096)(breaks or (lambda token: False))
         self._copy: Row = np.empty(0, np.float32)
         bias: dict[int, float] = {}
         for token, value in params.logit_bias:

@@ -1,0 +1,106 @@
+"""Hidden states in libllama's memory, as arrays.
+
+libllama aborts the process, or reads past its buffers, where a state is asked for that was not
+switched on or not computed. So everything is checked here first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gguf_spec.backend.model import LlamaModel
+from gguf_spec.errors import BackendError
+from gguf_spec.hidden_states import NEXTN, state_problem
+
+Rows = NDArray[np.float32]
+
+
+class HiddenStates:
+    """The states of one context.
+
+    ``layers`` (ids as in ``hidden_states``) are kept for every row of a batch. ``own`` instead
+    keeps the last state of rows with logits, which is how draft heads are read. Switching states
+    on changes the graph and its buffers, so it happens once, before the first decode.
+
+    Raises (constructor):
+        BackendError: libllama does not hand these states out.
+    """
+
+    def __init__(
+        self, model: LlamaModel, context: int, layers: Sequence[int], *, own: bool
+    ) -> None:
+        self._model = model
+        self._context = context
+        self._layers = frozenset(layers)
+        self._own = own
+        self.computed = 0
+        """Rows of the last batch."""
+        if own and NEXTN in self._layers:
+            raise BackendError(
+                "a context keeps its last states of all rows, or of those with logits"
+            )
+        if model.arch not in _OWN_LAYERS:
+            problem = state_problem(model.arch, model.n_layer, layers)
+            if problem is not None:
+                raise BackendError(problem)
+        extra = model.lib.extra
+        for layer in sorted(self._layers - {NEXTN}):
+            extra("llama_set_embeddings_layer_inp")(context, layer, True)
+        if own or NEXTN in self._layers:
+            extra("llama_set_embeddings_nextn")(context, True, own)
+
+    def rows(self, layers: Sequence[int], row: int, n: int) -> Rows:
+        """States of ``n`` rows from ``row`` on, shape [n, widths of ``layers`` summed]: a copy."""
+        unknown = [layer for layer in layers if layer not in self._layers]
+        if unknown:
+            raise BackendError(f"the states of layer {unknown[0]} are not switched on")
+        if not 0 <= row <= row + n <= self.computed:
+            raise BackendError(f"states of rows {row} to {row + n - 1}, computed: {self.computed}")
+        views = [self._layer(layer)[row : row + n] for layer in layers]
+        return np.concatenate(views, axis=1)
+
+    def own(self, row: int) -> Rows:
+        """The last state of batch row ``row``, which has logits: shape [n_embd_out], a view."""
+        if not self._own:
+            raise BackendError("the context does not keep states of its own")
+        get = self._model.lib.extra("llama_get_embeddings_nextn_ith")
+        pointer = get(self._context, row) if 0 <= row < self.computed else None
+        if not pointer:
+            raise BackendError(f"there is no state of row {row}")
+        return _view(pointer, 1, self._model.n_embd_out).reshape(-1)
+
+    def rows_of_encoder(self, n: int) -> Rows:
+        """What the last ``llama_encode`` of ``n`` rows left: shape [n, n_embd_out], a view."""
+        pointer = self._model.lib.extra("llama_get_embeddings_nextn")(self._context)
+        if not self._own or not pointer:
+            raise BackendError("the context does not keep states of its own")
+        return _view(pointer, n, self._model.n_embd_out)
+
+    def _layer(self, layer: int) -> Rows:
+        """All rows of one layer of the last batch, shape [computed, width]: a view."""
+        model = self._model
+        if layer == NEXTN:
+            pointer = model.lib.extra("llama_get_embeddings_nextn")(self._context)
+            width = model.n_embd_out
+        else:
+            pointer = model.lib.extra("llama_get_embeddings_layer_inp")(self._context, layer)
+            width = model.n_embd
+        if not pointer:
+            raise BackendError(f"libllama has no states of layer {layer}")
+        return _view(pointer, self.computed, width)
+
+
+# DFlash drafts with a selector hand out a lattice where other models have their last state.
+_OWN_LAYERS = frozenset(["dflash"])
+
+
+def _view(pointer: Any, n: int, width: int) -> Rows:
+    """``n`` rows of ``width`` floats from ``pointer`` on."""
+    address = ctypes.addressof(pointer.contents)
+    buffer: Any = (ctypes.c_float * (n * width)).from_address(address)
+    return np.frombuffer(buffer, np.float32).reshape(n, width)
