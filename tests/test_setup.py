@@ -505,3 +505,47 @@ def test_a_damaged_pool_is_an_input_error(tmp_path: Path, monkeypatch: pytest.Mo
         setup.pool_path.write_bytes(content)
         with pytest.raises(InputError):
             Session(setup)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.0, "repeat_penalty": 1.3},
+        {"temperature": 0.8, "top_k": 5, "seed": 3},
+        {"temperature": 1.0, "xtc_probability": 0.5, "xtc_threshold": 0.1, "seed": 4},
+        {"temperature": 0.9, "dry_multiplier": 0.8, "seed": 5},
+        {"temperature": 0.9, "mirostat": 1, "seed": 6},
+        {"temperature": 0.9, "mirostat": 2, "seed": 7},
+        {"temperature": 0.7, "dynatemp_range": 0.5, "seed": 8},
+        {"temperature": 0.0, "frequency_penalty": 0.4, "presence_penalty": 0.3},
+        {"temperature": 0.5, "logit_bias": {"10": 3.0, "20": -100.0}, "seed": 9},
+    ],
+    ids=lambda sampling: "-".join(sampling),
+)
+def test_every_sampler_gives_the_same_text_with_speculation(sampling: dict[str, Any]) -> None:
+    exact = {"target__type_k": "bf16", "target__type_v": "bf16", "target__flash_attn": "on"}
+    table = {f"sampling__{key}": value for key, value in sampling.items()}
+    stack = {
+        "spec__types": ["ngram-simple", "draft-simple"],
+        "spec__draft.model": DRAFT,
+        "spec__ngram-simple.size_n": 3,
+        "spec__ngram-simple.size_m": 8,
+    }
+    texts = []
+    for drafting in ({"spec__types": ["none"]}, stack):
+        with Session(prepare(profile(**exact, **table, **drafting))) as session:
+            generation = session.generate(
+                session.raw_prompt(PROMPT), session.params(max_tokens=150)
+            )
+            for _ in generation:
+                pass
+            texts.append(generation.tokens)
+            report = generation.report()
+    assert texts[0] == texts[1]
+    assert report["spec"]["num_accepted_tokens"] > 10
+    # The setting does something: without it the text is another.
+    with Session(prepare(profile(**exact, sampling__temperature=0.0))) as session:
+        generation = session.generate(session.raw_prompt(PROMPT), session.params(max_tokens=150))
+        for _ in generation:
+            pass
+        assert generation.tokens != texts[0]
