@@ -308,7 +308,7 @@ def test_a_failed_load_says_what_libllama_said(tiny: Path, tmp_path: Path) -> No
     data = (tiny / "tiny-target.gguf").read_bytes()
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(data.replace(b"qwen3", b"qwenX"))
-    with pytest.raises(BackendError, match="unknown model architecture"):
+    with pytest.raises(InputError, match="unknown model architecture"):
         LlamaModel(broken)
 
 
@@ -352,6 +352,33 @@ def test_a_lib_that_is_not_known_is_refused_or_reduced() -> None:
 
     with pytest.raises(BackendError, match="llama_context_params differs"):
         self_test(tampered(llama_context_default_params=shifted))
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ["tiny-target.gguf", "tiny-mtp.gguf"])
+def test_tiny_contexts_and_batches_hold(tiny: Path, name: str, n_ctx: int) -> None:
+    with (
+        LlamaModel(tiny / name) as model,
+        make_context(model, n_ctx=n_ctx, n_batch=2_000_000_000) as context,
+    ):
+        assert context.n_batch <= 512, "no buffers for more rows than there are cells"
+        engine = Engine(context)
+        sequence = engine.open([NgramSimple(1, 4)], FixedPolicy([4]))
+        tokens: list[int] = []
+        for step in engine.generate(sequence, Request([5], greedy())):
+            tokens += step.tokens
+        assert len(tokens) == n_ctx
+
+
+def test_the_log_is_read_from_a_mark_on() -> None:
+    log = LogBuffer()
+    for i in range(5000):
+        log.write(2, b"line %d\n" % i)
+    mark = log.mark()
+    assert log.since(mark) == []
+    log.write(4, b"broken")
+    assert log.since(mark) == [("error", "broken")]
+    assert len(log.since(0)) == len(log.lines) < 5000
 
 
 def test_log_lines_are_joined() -> None:

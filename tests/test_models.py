@@ -9,7 +9,12 @@ With a bf16 cache and flash attention there is nothing to accept: the texts are 
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,3 +153,25 @@ def test_gemma3_slides_its_window(gemma3: LlamaModel) -> None:
         again = answer(short)
         assert sequence.progress.cached_tokens == 0
         assert again == fresh
+
+
+def test_a_second_interrupt_does_not_wait_for_a_long_call(
+    smollm2: LlamaModel, tmp_path: Path
+) -> None:
+    """One chunk of this prompt takes many seconds inside libllama, where Python handles nothing."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("hello " * 6000, encoding="utf-8")
+    long_call = ["--set", "target.n_batch=8192", "--set", "target.n_ubatch=8192", "-c", "8192"]
+    command = [sys.executable, "-m", "gguf_spec", "run", str(smollm2.path), "-t", "1", "--raw"]
+    with subprocess.Popen(
+        [*command, "-f", str(prompt), "-n", "5", *long_call],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        time.sleep(4)  # loaded by now, and inside the chunk
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert output == b""

@@ -36,6 +36,7 @@ _FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _STATE_CALLS = ("get_size", "get_data", "set_data")
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
 _MOST_VIEWS = 1024
+_LEAST_CTX = 2  # the probe for removal decodes two tokens
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -92,7 +93,11 @@ class LlamaContext:
         self.n_seq_max = params.n_seq_max
         self.max_width = params.max_width
         self.n_ubatch = params.n_ubatch
-        self.n_batch = max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width)
+        # A batch never holds more than the caches do; nothing is sized for more.
+        self.n_batch = min(
+            max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width),
+            max(params.n_ctx, _LEAST_CTX) * params.n_seq_max,
+        )
         self.busy_seconds = 0.0
         self.n_rollback = 0
         self._api = model.lib.api
@@ -106,6 +111,9 @@ class LlamaContext:
     def _set_up(self) -> None:
         params, api, handle = self.params, self._api, self.handle
         self._memory = api.llama_get_memory(handle)
+        # libllama may settle for less than it was asked for, and aborts on a batch of more.
+        self.n_batch = min(self.n_batch, int(api.llama_n_batch(handle)))
+        self.n_ubatch = min(self.n_ubatch, int(api.llama_n_ubatch(handle)), self.n_batch)
         self._batch = Batch(api, self.n_batch)
         self._states = HiddenStates(self.model, handle, params.layers, own=params.own_states)
         self._row_type = ctypes.c_float * self.n_vocab
@@ -353,7 +361,7 @@ class LlamaContext:
     def _make(self) -> int:
         p = self.params
         raw = self._api.llama_context_default_params()
-        raw.n_ctx = p.n_ctx * p.n_seq_max
+        raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
         raw.n_seq_max = p.n_seq_max
         raw.n_batch, raw.n_ubatch = self.n_batch, p.n_ubatch
         raw.n_outputs_max = p.n_seq_max * p.max_width
@@ -373,7 +381,7 @@ class LlamaContext:
             raw.ctx_other = p.other.handle
         for name, value in p.rope:
             setattr(raw, name, value)
-        mark = len(LOG.lines)
+        mark = LOG.mark()
         with captured_stderr():
             handle = self._api.llama_init_from_model(self.model.handle, raw)
         if not handle:
@@ -393,5 +401,5 @@ class LlamaContext:
         self._api.llama_synchronize(self.handle)
         removes = bool(self._api.llama_memory_seq_rm(self._memory, 0, 1, -1))
         self._api.llama_memory_clear(self._memory, True)
-        self.busy_seconds = 0.0
+        self.busy_seconds, self._states.computed = 0.0, 0
         return removes

@@ -36,6 +36,8 @@ REQUIRED = (
     "llama_init_from_model",
     "llama_free",
     "llama_get_memory",
+    "llama_n_batch",
+    "llama_n_ubatch",
     "llama_memory_clear",
     "llama_memory_seq_rm",
     "llama_memory_seq_pos_min",

@@ -27,6 +27,7 @@ class LogBuffer:
         self.echo = False
         self._level = "info"
         self._partial = ""
+        self._total = 0
 
     def write(self, level: int, text: bytes | None) -> None:
         """Take one record."""
@@ -40,8 +41,18 @@ class LogBuffer:
 
     def errors(self) -> list[str]:
         """Lines of warnings and errors, oldest first."""
+        return [line for level, line in self.since(0) if level in ("warn", "error")]
+
+    def mark(self) -> int:
+        """Where the log stands now, for ``since``."""
         self._flush()
-        return [line for level, line in self.lines if level in ("warn", "error")]
+        return self._total
+
+    def since(self, mark: int) -> list[tuple[str, str]]:
+        """Lines after ``mark`` as (level, text), as far as they are still kept."""
+        self._flush()
+        fresh = min(self._total - mark, len(self.lines))
+        return list(self.lines)[len(self.lines) - fresh :]
 
     def _flush(self) -> None:
         if self._partial:
@@ -51,6 +62,7 @@ class LogBuffer:
     def _emit(self, line: str) -> None:
         if line.strip():
             self.lines.append((self._level, line))
+            self._total += 1
             if self.echo:
                 print(line, file=sys.stderr)
 

@@ -15,7 +15,7 @@ from typing import Any
 from gguf_spec.backend.ggml import device_array, overrides_array
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import LOG, captured_stderr
-from gguf_spec.errors import BackendError, NoFitError
+from gguf_spec.errors import BackendError, GgufSpecError, InputError, NoFitError
 from gguf_spec.hidden_states import MTP_ARCHS
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
@@ -48,7 +48,7 @@ class LlamaModel:
     """A model in memory. Close it, or use it as a context manager; contexts on it close first.
 
     Raises (constructor):
-        BackendError: libllama could not load the file; the message holds its own words.
+        InputError: libllama could not load the file; the message holds its own words.
         NoFitError: there was not enough memory.
         KeyboardInterrupt: the load was interrupted, and nothing stays behind.
     """
@@ -223,13 +223,14 @@ class LlamaModel:
         """Load a LoRA adapter; it is freed with the model.
 
         Raises:
-            BackendError: libllama could not load it for this model.
+            InputError: libllama could not load it for this model.
         """
-        mark = len(LOG.lines)
+        mark = LOG.mark()
         with captured_stderr():
             adapter = self.lib.api.llama_adapter_lora_init(self.handle, str(path).encode())
         if not adapter:
-            raise load_error(f"libllama could not load the LoRA adapter {path.name}", mark)
+            what = f"libllama could not load the LoRA adapter {path.name}"
+            raise load_error(what, mark, is_file=True)
         return int(ctypes.cast(adapter, ctypes.c_void_p).value or 0)
 
     def close(self) -> None:
@@ -281,7 +282,7 @@ class LlamaModel:
             raw.tensor_buft_overrides = ctypes.addressof(self._arrays[-1])
         watch = _LoadWatch(progress)
         raw.progress_callback = callback = api.llama_progress_callback(watch)
-        mark = len(LOG.lines)
+        mark = LOG.mark()
         with captured_stderr():
             # Ctrl-C: Python runs its handler inside the callback, which then says "stop".
             handle = api.llama_model_load_from_file(str(self.path).encode(), raw)
@@ -291,7 +292,7 @@ class LlamaModel:
                 api.llama_model_free(handle)
             raise watch.error
         if not handle:
-            raise load_error(f"libllama could not load {self.path.name}", mark)
+            raise load_error(f"libllama could not load {self.path.name}", mark, is_file=True)
         return int(handle)
 
 
@@ -312,11 +313,12 @@ class _LoadWatch:
         return self.error is None
 
 
-def load_error(what: str, mark: int) -> BackendError | NoFitError:
-    """The error for a failed load or context, in libllama's own words since log line ``mark``."""
-    LOG.errors()  # flushes a partial line
-    said = [line.strip() for level, line in list(LOG.lines)[mark:] if level in ("warn", "error")]
-    said = said or [line.strip() for line in LOG.errors()[-3:]]
+def load_error(what: str, mark: int, *, is_file: bool = False) -> GgufSpecError:
+    """The error for a failed load or context, in libllama's own words since ``LOG.mark()``.
+
+    ``is_file``: it is a file that libllama refused, and so an input.
+    """
+    said = [line.strip() for level, line in LOG.since(mark) if level in ("warn", "error")]
     words = "; ".join(dict.fromkeys(said[-3:]))
     lowered = " ".join(said).lower()
     if any(s in lowered for s in ("out of memory", "failed to allocate", "unable to allocate")):
@@ -324,9 +326,8 @@ def load_error(what: str, mark: int) -> BackendError | NoFitError:
             f"{what}: not enough memory ({words})",
             hint="lower -g/--n-gpu-layers or -c/--ctx-size, or choose a smaller quantization",
         )
-    return BackendError(
-        f"{what}{': ' + words if words else ''}", hint="--debug shows all that llama.cpp said"
-    )
+    kind = InputError if is_file else BackendError
+    return kind(f"{what}{': ' + words if words else ''}", hint="--debug shows what llama.cpp said")
 
 
 def _load_mode(params: ModelParams) -> int:

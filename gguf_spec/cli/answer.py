@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -129,6 +130,42 @@ def cancelled_by_interrupt(generation: Generation) -> Iterator[None]:
 
     before = signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield
+        with quit_when_stuck():
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def quit_when_stuck() -> Iterator[None]:
+    """End the process on a second Ctrl-C that Python cannot answer within a second.
+
+    Python runs its signal handlers between two calls of libllama, and a prompt chunk of a large
+    model on a CPU is a long call. Its wake-up pipe is written at once, so a thread reads that; it
+    sleeps otherwise, and costs the decoding thread nothing.
+    """
+    if not hasattr(os, "set_blocking"):
+        yield
+        return
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    done = threading.Event()
+
+    def watch() -> None:
+        pressed = 0
+        while number := os.read(reader, 1):
+            pressed += number[0] == signal.SIGINT
+            if pressed > 1 and not done.wait(1.0):
+                os._exit(130)
+        os.close(reader)
+
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        thread.join()
