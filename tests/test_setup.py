@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from gguf_spec.backend import load_lib, recent_log
+from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.engine import Request
 from gguf_spec.errors import (
     GgufSpecError,
@@ -549,3 +551,37 @@ def test_every_sampler_gives_the_same_text_with_speculation(sampling: dict[str, 
         for _ in generation:
             pass
         assert generation.tokens != texts[0]
+
+
+def test_what_does_not_exist_yet_is_named_and_what_exists_is_not() -> None:
+    warnings = prepare(profile(memory__vram="8GiB", spec__exact=True)).warnings
+    assert len(warnings) == 1
+    assert "IGNORED: memory.vram, spec.exact" in warnings[0]
+    quiet = prepare(
+        profile(sampling__repeat_penalty=1.2, target__n_cpu_moe=1, spec__pool="request")
+    )
+    assert quiet.warnings == ()
+
+
+def test_chat_template_arguments_come_from_the_profile() -> None:
+    setup = prepare(profile(chat__template={"flavour": "return self.name"}))
+    with Session(setup) as session:
+        session.template = ChatTemplate("{{ flavour }}", session.model)
+        messages = [{"role": "user", "content": "hello"}]
+        wanted = session.model.tokenize("return self.name", parse_special=True)
+        assert session.chat_prompt(messages) == wanted
+        assert session.chat_prompt(messages, flavour="x") == session.model.tokenize("x")
+
+
+def test_sampling_comes_from_the_profile_then_the_file_then_us() -> None:
+    setup = prepare(apply_values(Profile(), {"target.model": TARGET, "sampling.top_k": 7}))
+    recommended = {
+        "general.sampling.temp": 0.25,
+        "general.sampling.top_k": 99,
+        "general.sampling.top_p": 0.5,
+    }
+    target = dataclasses.replace(setup.target, sampling=recommended)
+    with Session(dataclasses.replace(setup, target=target)) as session:
+        sampling = session.params().sampling
+        assert (sampling.top_k, sampling.temperature, sampling.top_p) == (7, 0.25, 0.5)
+        assert sampling.min_p == 0.05
