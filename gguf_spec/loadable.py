@@ -9,6 +9,7 @@ those of llama.cpp as vendored in llama-cpp-python 0.3.36: ``load_hparams`` in l
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,19 @@ WEIGHTLESS_ROLES = {
     "mmproj": "a vision or audio projector, not a language model",
 }
 
+#: Types of tensors that no weight has: libllama multiplies with none of them.
+NO_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"])
+#: Tensors that are indices instead of weights, and the only type that libllama takes for them.
+INDICES = {"d2t": "I64", "ffn_gate_tid2eid.weight": "I32"}
+# What is added, multiplied element by element or scanned, whatever its shape: these operations take
+# F32 beside F32 activations and abort on all else (binary_op in ggml-cpu, and its like).
+_ELEMENTWISE = re.compile(
+    r".*norm(_[0-9a-z]+)?\.weight|.*\.bias|ssm_(a|d|conv1d(_[qkv])?)(\.weight)?|attn_sinks\.weight|"
+    r"shortconv\.conv\.weight|time_mix_(first|lerp_\w+)\.weight"
+)
+# Vectors that are multiplied as matrices of one row, which takes any type of weights.
+_ONE_ROW = re.compile(r"ffn_gate_inp|conf_proj|cls")
+
 
 def check_loadable(info: ModelInfo, *, as_target: bool = False) -> None:
     """Raise HeaderError when libllama cannot load ``info``; with ``as_target`` also for drafters.
@@ -109,6 +123,7 @@ def check_loadable(info: ModelInfo, *, as_target: bool = False) -> None:
     _check_experts(info)
     _check_attention(info)
     _check_tokenizer(info)
+    _check_tensors(info)
 
 
 def check_adapter(info: ModelInfo, target: ModelInfo) -> None:
@@ -134,6 +149,9 @@ def check_adapter(info: ModelInfo, target: ModelInfo) -> None:
             f"as {foreign[0]}",
             "it was made for another model of this architecture",
         )
+    for tensor in info.tensors:
+        if tensor.type in NO_WEIGHTS:
+            raise _fail(info, f"{tensor.name} is of type {tensor.type}, which no weights have")
 
 
 def _fail(info: ModelInfo, what: str, hint: str | None = None) -> HeaderError:
@@ -181,6 +199,24 @@ def _check_types(info: ModelInfo) -> None:
         if kind == "u32*" and have in ("u32", "[u32]", "[i32]"):
             continue
         raise _fail(info, f"{key} is of type {have}, libllama wants {kind.rstrip('*')}")
+
+
+def _check_tensors(info: ModelInfo) -> None:
+    """Types on which the first decode would abort; a file is not converted when it is loaded."""
+    for tensor in info.tensors:
+        name = re.sub(r"^(blk|enc\.blk|dec\.blk)\.[0-9]+\.", "", tensor.name)
+        wanted = INDICES.get(name)
+        if wanted is None and tensor.type in NO_WEIGHTS:
+            raise _fail(info, f"{tensor.name} is of type {tensor.type}, which no weights have")
+        vector = all(size == 1 for size in tensor.shape[1:]) and not _ONE_ROW.match(name)
+        if wanted is None and (vector or _ELEMENTWISE.fullmatch(name)):
+            wanted = "F32"
+        if wanted is not None and tensor.type != wanted:
+            raise _fail(
+                info,
+                f"{tensor.name} is of type {tensor.type}, libllama computes with {wanted} only",
+                "convert the model again with convert_hf_to_gguf.py of llama.cpp",
+            )
 
 
 def _check_layers(info: ModelInfo) -> None:

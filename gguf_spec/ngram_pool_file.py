@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import struct
 import sys
 import tempfile
@@ -37,7 +38,8 @@ def pool_path(folder: Path, profile_name: str, fingerprint: str) -> Path:
     The name is made safe for any file system; a digest keeps apart names that look alike then.
     """
     safe = re.sub(r"[^A-Za-z0-9_-]+", "-", profile_name)[:40].strip("-") or "profile"
-    digest = hashlib.sha256(f"{profile_name}\n{fingerprint}".encode()).hexdigest()[:16]
+    name = f"{profile_name}\n{fingerprint}".encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(name).hexdigest()[:16]
     return folder / f"{safe}-{digest}.pool"
 
 
@@ -88,12 +90,17 @@ def load_pool(path: Path, *, fingerprint: str, n_vocab: int) -> list[list[int]]:
     """
     largest = _HEADER.size + 8 * MAX_TOKENS
     try:
+        if not is_pool_file(path):
+            raise InputError(f"{path} is not a regular file, and so no n-gram pool", hint=_HINT)
         with path.open("rb") as file:
             data = file.read(largest + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # saving says what is wrong with the folder
         return []
     except OSError as error:
-        raise InputError(f"{path}: cannot read the n-gram pool: {error.strerror}") from error
+        raise InputError(
+            f"{path}: cannot read the n-gram pool: {error.strerror}",
+            hint="check the path's rights, or do without the pool: --set spec.pool=session",
+        ) from error
     if len(data) < _HEADER.size:
         raise _damaged(path, f"it has {len(data)} bytes, its header alone has {_HEADER.size}")
     magic, version, vocab, n_texts, n_tokens, crc, made_for = _HEADER.unpack_from(data)
@@ -120,6 +127,15 @@ def load_pool(path: Path, *, fingerprint: str, n_vocab: int) -> list[list[int]]:
     return _texts(path, body, n_texts, n_vocab)
 
 
+def is_pool_file(path: Path) -> bool:
+    """Whether a pool can be read there: to open a named pipe would wait for its other end.
+
+    Raises:
+        OSError: as ``os.stat``; FileNotFoundError where there is nothing.
+    """
+    return stat.S_ISREG(path.stat().st_mode)
+
+
 def delete_pool(path: Path) -> bool:
     """Delete the file at ``path``; whether there was one.
 
@@ -128,7 +144,7 @@ def delete_pool(path: Path) -> bool:
     """
     try:
         path.unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise InputError(f"{path}: cannot delete the n-gram pool: {error.strerror}") from error

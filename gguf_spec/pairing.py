@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gguf_spec.block_format import block_problem
 from gguf_spec.header import ModelInfo
 from gguf_spec.loadable import VOCAB_TYPES, token_texts
 from gguf_spec.pairing_heads import eagle3_problem, mtp_problem
 
-AVAILABLE_DRAFT_TYPES = frozenset({"draft-simple", "draft-mtp", "draft-eagle3"})
+AVAILABLE_DRAFT_TYPES = frozenset({
+    "draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark",
+})  # fmt: skip
 
 MAX_SIZE_DIFFERENCE = 128  # tokens: SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_TOKEN = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID; below are special tokens
@@ -31,6 +34,8 @@ ROLE_TYPES = {
 HEAD_RULES: dict[str, Callable[[ModelInfo, ModelInfo], str | None]] = {
     "draft-mtp": mtp_problem,
     "draft-eagle3": eagle3_problem,
+    "draft-dflash": block_problem,
+    "draft-dspark": block_problem,
 }
 #: Default bos and eos ids by tokenizer.ggml.model (llama_vocab::impl::load); None: there is none.
 DEFAULT_IDS: dict[str, tuple[int | None, int | None]] = {
@@ -91,6 +96,8 @@ def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
 def own_head(target: ModelInfo) -> Pair:
     """Can the MTP head in the target's own file draft for it?"""
     reason = mtp_problem(target, target)
+    if reason is None and "draft-mtp" not in target.spec_types:
+        reason = f"{target.name} was stripped of its MTP head: the tensors are not there"
     if reason is None:
         return Pair(True, "draft-mtp", f"{target.name} has an MTP head of its own")
     return Pair(False, "draft-mtp" if target.n_layer_nextn else None, reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,10 +42,11 @@ def candidates(
     """
     if not name or "\0" in name:
         return
-    path = Path(name).expanduser() if name.startswith("~") else Path(name)
+    path = Path(os.path.expanduser(name))  # where ~ means nothing it stays as it is
     is_path = str(path) != path.name or name != path.name
     options = [(beside or Path()) / path]
-    if is_path or beside is not None:
+    has_name = path.name not in ("", "..")  # no folder such as / or .
+    if has_name and (is_path or beside is not None):
         options.append(options[0].with_name(f"{path.name}.toml"))
     if not is_path:
         file = path.name if path.suffix == ".toml" else f"{path.name}.toml"
@@ -52,9 +55,13 @@ def candidates(
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether there is something to read; a pipe from ``<(…)`` will do as well."""
+    """Tell whether there is something to read; a pipe from ``<(…)`` will do as well.
+
+    A device is no file: /dev/null would be a profile without a key.
+    """
     try:
-        return path.exists() and not path.is_dir()
+        mode = path.stat().st_mode
+        return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     except (OSError, ValueError):  # too long, or not a name on this system
         return False
 

@@ -13,25 +13,39 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gguf_spec.profile_values import (
-    DRAFT_TYPES,
+from gguf_spec.profile_numbers import (
     AutoCount,
     AutoNatural,
-    CacheType,
-    ContextLength,
     Count,
-    Devices,
+    DryBase,
+    DryMultiplier,
     GpuLayers,
-    JsonTable,
-    LogitBias,
+    Lookback,
+    Mirostat,
     Natural,
     NgramLength,
     NonNegative,
-    OverrideTensors,
+    Penalty,
     Probability,
+    RepeatPenalty,
+    RopeBase,
+    RopeScale,
+    Threads,
+    TopK,
+    YarnBeta,
+    YarnFactor,
+)
+from gguf_spec.profile_values import (
+    DRAFT_TYPES,
+    CacheType,
+    ContextLength,
+    Devices,
+    LogitBias,
+    OverrideTensors,
     QuantName,
     Size,
     SpecTypes,
+    TemplateArguments,
     TensorSplit,
     Text,
     Texts,
@@ -94,8 +108,8 @@ class Target(Table):
         default=512,
         description="Most tokens computed at once; sets the size of the compute buffer.",
     )
-    n_threads: AutoCount = Field(default="auto", description="CPU threads for single tokens.")
-    n_threads_batch: AutoCount = Field(
+    n_threads: Threads = Field(default="auto", description="CPU threads for single tokens.")
+    n_threads_batch: Threads = Field(
         default="auto", description="CPU threads for prompts and drafts."
     )
     use_mmap: bool = Field(
@@ -106,25 +120,25 @@ class Target(Table):
         default=(),
         description='LoRA adapters, "file.gguf" or "file.gguf:0.5"; paths as for `model`.',
     )
-    rope_freq_base: NonNegative | None = Field(
+    rope_freq_base: RopeBase | None = Field(
         default=None, description="RoPE base frequency; 0 or absent: the model's."
     )
-    rope_freq_scale: NonNegative | None = Field(
+    rope_freq_scale: RopeScale | None = Field(
         default=None, description="RoPE frequency factor; 0 or absent: the model's."
     )
     rope_scaling: Literal["none", "linear", "yarn"] | None = Field(
         default=None, description="RoPE scaling method; absent: the model's."
     )
-    yarn_ext_factor: float | None = Field(
+    yarn_ext_factor: YarnFactor | None = Field(
         default=None, description="YaRN extrapolation mix; negative or absent: the model's."
     )
-    yarn_attn_factor: float | None = Field(
+    yarn_attn_factor: YarnFactor | None = Field(
         default=None, description="YaRN attention magnitude; negative or absent: the model's."
     )
-    yarn_beta_fast: float | None = Field(
+    yarn_beta_fast: YarnBeta | None = Field(
         default=None, description="YaRN low correction dimension; negative or absent: the model's."
     )
-    yarn_beta_slow: float | None = Field(
+    yarn_beta_slow: YarnBeta | None = Field(
         default=None, description="YaRN high correction dimension; negative or absent: the model's."
     )
     yarn_orig_ctx: Natural | None = Field(
@@ -283,9 +297,7 @@ class Sampling(Table):
     """How a token is chosen. A key that is absent is taken from the model's own defaults first."""
 
     temperature: NonNegative = Field(default=0.7, description="0 is greedy.")
-    top_k: Annotated[int, Field(ge=-1)] = Field(
-        default=40, description="Keep this many tokens; 0 or -1: all."
-    )
+    top_k: TopK = Field(default=40, description="Keep this many tokens; 0 or -1: all.")
     top_p: Probability = Field(
         default=0.95, description="Keep the top tokens of this mass; 1: all."
     )
@@ -293,25 +305,25 @@ class Sampling(Table):
         default=0.05,
         description="Drop tokens less likely than this share of the likeliest; 0: none.",
     )
-    repeat_penalty: Annotated[float, Field(gt=0.0)] = Field(
+    repeat_penalty: RepeatPenalty = Field(
         default=1.0, description="Divides the logits of recent tokens; 1: off."
     )
-    frequency_penalty: float = Field(
+    frequency_penalty: Penalty = Field(
         default=0.0, description="Subtracted per recent occurrence; 0: off."
     )
-    presence_penalty: float = Field(default=0.0, description="Subtracted once if recent; 0: off.")
-    penalty_last_n: Natural = Field(
-        default=64, description="Tokens the penalties look back; 0: off."
+    presence_penalty: Penalty = Field(default=0.0, description="Subtracted once if recent; 0: off.")
+    penalty_last_n: Lookback = Field(
+        default=64, description="Tokens the penalties look back; 0: off, -1: all."
     )
-    dry_multiplier: NonNegative = Field(default=0.0, description="DRY repetition penalty; 0: off.")
-    dry_base: Annotated[float, Field(ge=1.0)] = Field(
-        default=1.75, description="Base of the DRY penalty."
+    dry_multiplier: DryMultiplier = Field(
+        default=0.0, description="DRY repetition penalty; 0: off."
     )
+    dry_base: DryBase = Field(default=1.75, description="Base of the DRY penalty.")
     dry_allowed_length: Natural = Field(
         default=2, description="Repeated tokens that DRY lets pass."
     )
-    dry_penalty_last_n: Natural = Field(
-        default=64, description="Tokens that DRY looks back; 0: off."
+    dry_penalty_last_n: Lookback = Field(
+        default=64, description="Tokens that DRY looks back; 0: off, -1: all."
     )
     xtc_probability: Probability = Field(default=0.0, description="Chance that XTC acts; 0: off.")
     xtc_threshold: Probability = Field(
@@ -320,8 +332,8 @@ class Sampling(Table):
     mirostat: Annotated[int, Field(ge=0, le=2)] = Field(
         default=0, description="Mirostat version; 0: off."
     )
-    mirostat_tau: NonNegative = Field(default=5.0, description="Mirostat target entropy.")
-    mirostat_eta: NonNegative = Field(default=0.1, description="Mirostat learning rate.")
+    mirostat_tau: Mirostat = Field(default=5.0, description="Mirostat target entropy.")
+    mirostat_eta: Mirostat = Field(default=0.1, description="Mirostat learning rate.")
     dynatemp_range: NonNegative = Field(
         default=0.0, description="Dynamic temperature range; 0: off."
     )
@@ -340,7 +352,7 @@ class Chat(Table):
 
     system: str = Field(default="", description="System message; empty: none.")
     think: OnOffAuto = Field(default="auto", description="Whether a reasoning model may reason.")
-    template: JsonTable = Field(default={}, description="Arguments for the chat template.")
+    template: TemplateArguments = Field(default={}, description="Arguments for the chat template.")
 
 
 class Engine(Table):
@@ -390,7 +402,12 @@ def cross_problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
         if table.n_max != "auto" and table.n_min > table.n_max > 0:
             path = ("spec", kind, "n_min")
             yield path, f"n_min {table.n_min} is greater than n_max {table.n_max}"
-    # llama_init_from_model refuses this pair, with a message in its log only.
-    if target.flash_attn == "off" and target.type_v not in ("f32", "f16", "bf16"):
-        message = f'type_v "{target.type_v}" is quantized and needs flash_attn "on" or "auto"'
-        yield ("target", "type_v"), message
+    # llama_init_from_model refuses this pair, with a message in its log only. Drafts have the
+    # target's flash_attn.
+    caches: dict[tuple[str, ...], str] = {("target", "type_v"): target.type_v}
+    for kind in ("draft", *DRAFT_TYPES):
+        caches["spec", kind, "type_v"] = getattr(spec, kind.replace("-", "_")).type_v
+    for where, type_v in caches.items():
+        if target.flash_attn == "off" and type_v not in ("f32", "f16", "bf16"):
+            key = "flash_attn" if where[0] == "target" else "target.flash_attn"
+            yield where, f'type_v "{type_v}" is quantized and needs {key} "on" or "auto"'

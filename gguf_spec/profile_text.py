@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from gguf_spec.errors import ProfileError
+from gguf_spec.profile_find import is_file
 from gguf_spec.profile_schema import Profile
 from gguf_spec.profile_values import SHORT_TYPES, nearest_name
 
@@ -72,6 +73,8 @@ def read_profile_file(path: Path) -> tuple[str, dict[str, Any]]:
             raise ProfileError(
                 f"{shown} is a folder, not a profile", hint="name a .toml file in it"
             )
+        if path.exists() and not is_file(path):
+            raise ProfileError(f"{shown} is not a regular file", hint="name a .toml file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,8 +18,20 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from gguf_spec.errors import UsageError
+from gguf_spec.profile_numbers import MOST
 
 T = TypeVar("T")
+
+#: A finite bias beyond this, added to a logit and to penalties, would leave float32. It is as good
+#: as infinite anyway.
+MOST_BIAS = 1e30
+#: Proportions of devices; libllama takes float32.
+MOST_SHARE = 1e9
+#: What llama-cpp-python's chat formatter hands to every template.
+RESERVED = frozenset([
+    "messages", "bos_token", "eos_token", "add_generation_prompt", "raise_exception",
+    "strftime_now", "functions", "function_call", "tools", "tool_choice", "self",
+])  # fmt: skip
 
 # ---------------------------------------------------------------------------- sizes
 
@@ -149,19 +162,6 @@ def _in_profile(parse: Callable[[Any], T]) -> Callable[[Any], T]:
     return check
 
 
-def _words_or_int(*words: str, least: int) -> BeforeValidator:
-    """Accept one of ``words`` or a whole number from ``least`` up (digits in a text are none)."""
-
-    def check(value: object) -> object:
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if (isinstance(value, str) and value in words) or (is_number and value >= least):  # type: ignore[operator]
-            return value
-        choices = ", ".join(f'"{word}"' for word in words)
-        raise ValueError(f"must be {choices} or a whole number from {least} up")
-
-    return BeforeValidator(check)
-
-
 def _as_list(*, split: bool = False) -> BeforeValidator:
     """Accept an array; a lone text is an array of one, or is cut at its commas (``split``)."""
 
@@ -198,6 +198,8 @@ def _tensor_split(value: object) -> tuple[float, ...]:
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in value)
     if not numbers or not all(math.isfinite(item) and item >= 0 for item in value):
         raise ValueError("must be an array of numbers from 0 up, one per device")
+    if max(value, default=0) > MOST_SHARE or 0 < max(value, default=1) < 1 / MOST_SHARE:
+        raise ValueError(f"must be an array of proportions up to {MOST_SHARE:g}")
     if value and sum(value) <= 0:
         raise ValueError("gives no device a share: every number is 0")
     return tuple(float(item) for item in value)
@@ -215,7 +217,30 @@ def _override_tensor(value: tuple[str, ...]) -> tuple[str, ...]:
         pattern, equals, buffer = item.rpartition("=")
         if not (pattern and equals and buffer):
             raise ValueError(f"needs PATTERN=BUFFER, as in 'ffn_.*_exps=CPU', got {_brief(item)}")
+        if (why := _pattern_problem(pattern)) is not None:
+            raise ValueError(f"needs a regular expression, got {_brief(pattern)}: {why}")
     return value
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    """Why libllama's std::regex (ECMAScript) would refuse a pattern; None if it will do.
+
+    Python's rules are nearly those; what only Python takes is refused besides.
+    """
+    try:
+        with warnings.catch_warnings():  # of sets that Python may read otherwise one day
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
+    if re.search(r"\(\?(?![:=!])", plain):
+        return "of the groups with a question mark there are (?:, (?= and (?! only"
+    if re.search(r"[*+?}]\+", plain):
+        return "multiple repeat"
+    if re.search(r"\{(?!\d+(?:,\d*)?\})|^\{", plain):
+        return "a brace without a number of repeats; \\{ is the character"
+    return None
 
 
 def _logit_bias(value: object) -> object:
@@ -229,8 +254,19 @@ def _logit_bias(value: object) -> object:
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or math.isnan(bias) or bias == math.inf:
             raise ValueError(f"needs a number or -inf for token {key}, got {_brief(bias)}")
+        if math.isfinite(bias) and abs(bias) > MOST_BIAS:
+            raise ValueError(
+                f"needs at most {MOST_BIAS:g} either way for token {key}, got {_brief(bias)}"
+            )
         result[int(key)] = float(bias)
     return result
+
+
+def _template_arguments(value: object) -> object:
+    """Names that the program itself gives to every chat template are taken."""
+    if isinstance(value, dict) and (taken := sorted(RESERVED & {str(key) for key in value})):
+        raise ValueError(f"{', '.join(taken)} cannot be set: every template is given its own")
+    return _json_table(value)
 
 
 def _json_table(value: object) -> object:
@@ -258,6 +294,8 @@ def _n_ctx(value: object) -> object:
     if value is None or value == "auto":
         return None
     if value == "max" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        if isinstance(value, int) and value > MOST:
+            raise ValueError(f"must be at most {MOST}")
         return value
     raise ValueError('must be "max", "auto" or a whole number from 1 up')
 
@@ -284,17 +322,9 @@ def _list_schema(item: dict[str, Any]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [{"type": "array", "items": item}, {"type": "string"}]})
 
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
-NgramLength = Annotated[int, Field(ge=1, le=1024)]  # limits of llama.cpp's common/arg.cpp
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-NonNegative = Annotated[float, Field(ge=0.0)]
 Text = Annotated[str, Field(min_length=1)]
 QuantName = Annotated[str, AfterValidator(_quant)]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
-AutoCount = Annotated[Literal["auto"] | int, _words_or_int("auto", least=1)]
-AutoNatural = Annotated[Literal["auto"] | int, _words_or_int("auto", least=0)]
-GpuLayers = Annotated[Literal["auto", "all"] | int, _words_or_int("auto", "all", least=-1)]
 ContextLength = Annotated[
     Literal["max"] | int | None,
     BeforeValidator(_n_ctx),
@@ -327,4 +357,4 @@ LogitBias = Annotated[
     BeforeValidator(_logit_bias),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number"}}),
 ]
-JsonTable = Annotated[dict[str, Any], BeforeValidator(_json_table)]
+TemplateArguments = Annotated[dict[str, Any], BeforeValidator(_template_arguments)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +13,12 @@ from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelPara
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import FixedPolicy
 from gguf_spec.drafters.base import Drafter
-from gguf_spec.drafters.neural import head_params, make_neural
+from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, Request, SequenceState
 from gguf_spec.errors import InputError
+from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
@@ -145,7 +146,8 @@ class Session:
 
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
         target = setup.profile.target
-        params = target_params(target)
+        n_layer = (setup.target.n_layer or MAX_LAYERS) + setup.target.n_layer_nextn
+        params = target_params(target, n_layer)
         if any(draft.inside for draft in setup.drafts):
             params = replace(params, load_mtp=True)
         self.model = self._load_model(setup.ref, setup.path, params, progress)
@@ -203,7 +205,7 @@ class Session:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
                 context = self._draft_context(draft, progress)
                 p_min = draft.settings.p_min
-                drafters.append(make_neural(kind, context, draft.layers, p_min=p_min))
+                drafters.append(make_neural(kind, context, draft.layers, draft.form, p_min=p_min))
         return drafters
 
     def _pool_key(self) -> dict[str, Any]:
@@ -237,7 +239,9 @@ class Session:
             params = replace(params, load_mtp=draft.spec_type == "draft-mtp")
             model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
             self.load_seconds += model.load_seconds
-        n_ubatch = settings.n_ubatch if isinstance(settings.n_ubatch, int) else 512
+        wanted, usual = settings.n_ubatch, default_ubatch(draft.spec_type)
+        n_ubatch = wanted if isinstance(wanted, int) else usual
+        n_max = self.setup.ceilings[self.setup.spec_types.index(draft.spec_type)]
         return self._make_context(
             model,
             ContextParams(
@@ -249,7 +253,9 @@ class Session:
                 type_k=settings.type_k,
                 type_v=settings.type_v,
                 flash_attn=self.setup.profile.target.flash_attn,
-                **head_params(draft.spec_type, self.context),
+                **head_params(
+                    draft.spec_type, self.context, draft.form, n_max=n_max, p_min=settings.p_min
+                ),
             ),
         )
 
@@ -267,7 +273,7 @@ class Session:
         return context
 
 
-def target_params(target: Target) -> ModelParams:
+def target_params(target: Target, n_layer: int = MAX_LAYERS) -> ModelParams:
     """How to load the target.
 
     ``n_cpu_moe`` is the tensor override that llama.cpp makes of --n-cpu-moe
@@ -275,9 +281,10 @@ def target_params(target: Target) -> ModelParams:
     so wins over it.
     """
     overrides = [tuple(text.rsplit("=", 1)) for text in target.override_tensor]
-    overrides += [
-        (rf"blk\.{i}\.ffn_(up|down|gate|gate_up)_(ch|)exps", "CPU") for i in range(target.n_cpu_moe)
-    ]
+    layers: Iterable[object] = range(target.n_cpu_moe)
+    if target.n_cpu_moe >= n_layer:  # all: libllama tries each pattern on each tensor
+        layers = [r"\d+"]
+    overrides += [(rf"blk\.{i}\.ffn_(up|down|gate|gate_up)_(ch|)exps", "CPU") for i in layers]
     return ModelParams(
         n_gpu_layers=_layers(target.n_gpu_layers),
         split_mode=target.split_mode,

@@ -9,10 +9,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import psutil
 
 from gguf_spec.backend import list_devices
+from gguf_spec.block_format import BlockFormat, block_format
 from gguf_spec.drafters.ngram_registry import ngram_ceiling
 from gguf_spec.errors import InputError, NoFitError, PairError, UsageError
 from gguf_spec.folders import home_cache_dir
@@ -22,11 +24,11 @@ from gguf_spec.ngram_pool_file import pool_path
 from gguf_spec.pairing import AVAILABLE_DRAFT_TYPES, ROLE_TYPES, check_pair, own_head
 from gguf_spec.pairing_heads import wanted_states
 from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, draft_settings, parse_lora
+from gguf_spec.profile_schema import DraftType
 from gguf_spec.refs import resolve
 
 Progress = Callable[[str, "int | None", "int | None"], None]
-DraftFile = tuple[str, ModelInfo]
-"""What it was called, and its header."""
+DraftFile = tuple[str, ModelInfo]  # what it was called, and its header
 
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
 AVAILABLE_TYPES = (*NGRAM_TYPES, *(kind for kind in DRAFT_TYPES if kind in AVAILABLE_DRAFT_TYPES))
@@ -38,6 +40,7 @@ MAX_SNAPSHOTS = 16  # of a recurrent state: each costs as much memory as the sta
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
+    "memory": "vram reserve prefer min_quant draft_may_displace_layers",
     "spec": "verify draft_sampling exact translate",
     "sampling": "",
     "engine": "kind",
@@ -49,7 +52,7 @@ class DraftSetup:
     """A drafter that is a model, or a part of one. ``n_ctx`` in tokens.
 
     ``layers`` are the states of the target that it reads (ids as in ``hidden_states``). ``inside``
-    is a head in the target's own file.
+    is a head in the target's own file. ``form`` is of DFlash and DSpark files.
     """
 
     spec_type: str
@@ -59,6 +62,7 @@ class DraftSetup:
     n_ctx: int
     layers: tuple[int, ...] = ()
     inside: bool = False
+    form: BlockFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +121,11 @@ class Setup:
 
     @property
     def n_rs_seq(self) -> int:
-        """Snapshots of a recurrent state that are worth their memory: enough to drop what models
-        and heads draft. N-gram drafts are longer, and rare: they are dropped by checkpoint."""
-        types = [draft.spec_type for draft in self.drafts]
-        lengths = [
-            n for kind, n in zip(self.spec_types, self.ceilings, strict=True) if kind in types
-        ]
-        return min(max(lengths, default=0), MAX_SNAPSHOTS)
+        """Snapshots of a recurrent state: enough to drop what models and heads draft. N-gram drafts
+        are longer, and rare: for those there are checkpoints."""
+        lengths = dict(zip(self.spec_types, self.ceilings, strict=True))
+        longest = max((lengths[draft.spec_type] for draft in self.drafts), default=0)
+        return min(longest, MAX_SNAPSHOTS)
 
 
 def prepare(profile: Profile, *, name: str = "", progress: Progress | None = None) -> Setup:
@@ -159,7 +161,7 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
         n_threads=n_threads,
         n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
         spec_types=types,
-        ceilings=tuple(_ceiling(kind, profile, n_ctx) for kind in types),
+        ceilings=tuple(_ceiling(kind, profile, n_ctx, files.get(kind)) for kind in types),
         floors=tuple(_floor(kind, profile) for kind in types),
         drafts=drafts,
         loras=tuple(_lora(text, target) for text in profile.target.lora),
@@ -179,14 +181,14 @@ def default_threads() -> int:
 
 def _check_limits(profile: Profile) -> None:
     """Refuse numbers on which libllama would abort or crash."""
-    target, draft = profile.target, draft_settings(profile.spec, "draft-simple")
+    target, drafts = profile.target, [_settings(profile, kind) for kind in DRAFT_TYPES]
     for name, value, most in (
         ("target.n_ctx", target.n_ctx, MAX_N_CTX),
         ("target.n_threads", target.n_threads, MAX_THREADS),
         ("target.n_threads_batch", target.n_threads_batch, MAX_THREADS),
         ("target.n_batch", target.n_batch, MAX_N_CTX),
-        ("spec.draft n_ctx", draft.n_ctx, MAX_N_CTX),
-        ("spec.draft n_ubatch", draft.n_ubatch, MAX_N_CTX),
+        *(("spec.draft n_ctx", draft.n_ctx, MAX_N_CTX) for draft in drafts),
+        *(("spec.draft n_ubatch", draft.n_ubatch, MAX_N_CTX) for draft in drafts),
     ):
         if isinstance(value, int) and value > most:
             raise InputError(f"{name} is {value}, llama.cpp takes at most {most}")
@@ -288,15 +290,17 @@ def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> 
 
 
 def _draft_files(profile: Profile, progress: Progress | None) -> dict[str, DraftFile]:
-    """The files that may draft, by spec type: what [spec.draft] names is told by its header."""
+    """The files that may draft, by spec type. What a draft without a type is for, its header says:
+    those come first. Such are the ones of [spec.draft] and of [spec.draft-simple]."""
     spec, wanted = profile.spec, profile.spec.types
     files: dict[str, DraftFile] = {}
     if wanted != ("auto",) and not any(kind in DRAFT_TYPES for kind in wanted):
         return files
-    if spec.draft.model is not None:
-        info = _read(spec.draft.model, progress, as_target=False)
-        files[ROLE_TYPES.get(info.role, "draft-simple")] = spec.draft.model, info
-    for kind in DRAFT_TYPES:
+    for ref in (spec.draft.model, spec.draft_simple.model):
+        if ref is not None:
+            info = _read(ref, progress, as_target=False)
+            files[ROLE_TYPES.get(info.role, "draft-simple")] = ref, info
+    for kind in DRAFT_TYPES[1:]:
         own: Draft = getattr(spec, kind.replace("-", "_"))
         if own.model is not None and (wanted == ("auto",) or kind in wanted):
             files[kind] = own.model, _read(own.model, progress, as_target=False)
@@ -312,7 +316,11 @@ def _spec_types(
         if not files and own_head(target).usable:
             return ("ngram-simple", "draft-mtp")
         return ("ngram-simple", *files)
-    if profile.spec.draft.model is not None and not any(kind in wanted for kind in DRAFT_TYPES):
+    if files and "draft-simple" in wanted and "draft-simple" not in files:
+        told = next(iter(files))
+        wanted = tuple(told if k == "draft-simple" else k for k in wanted if k != told)
+    has_draft = (profile.spec.draft.model or profile.spec.draft_simple.model) is not None
+    if has_draft and not any(kind in wanted for kind in DRAFT_TYPES):
         warnings.append(
             f"a draft model is given, but the spec type is {', '.join(wanted)}: it is NOT used "
             "(--spec-type draft-simple, or auto, uses it)"
@@ -337,31 +345,32 @@ def _spec_types(
 
 def _check_without_file(kind: str, target: ModelInfo, files: dict[str, DraftFile]) -> None:
     """Refuse a type that has no file, unless the target's own file has what it takes."""
-    if kind == "draft-mtp":
-        head = own_head(target)
-        if head.usable:
-            return
+    head = own_head(target)
+    if kind == "draft-mtp" and not head.usable:
         raise PairError(
             f"spec type draft-mtp is not available: {head.reason}",
             hint="name a file with the head with -d/--draft REF, or choose another type",
         )
+    if kind == "draft-mtp":
+        return
     for other, (ref, _) in files.items():
-        raise PairError(
-            f"{ref} drafts for {other}, not for {kind}", hint=f"--spec-type {other}, or auto"
-        )
+        message, hint = f"{ref} drafts for {other}, not for {kind}", f"--spec-type {other}, or auto"
+        raise PairError(message, hint=hint)
     raise UsageError(
         f"spec type {kind} needs a draft model",
         hint="name one with -d/--draft REF or in [spec.draft] model",
     )
 
 
-def _ceiling(kind: str, profile: Profile, n_ctx: int) -> int:
-    """The longest draft of ``kind``: its own limit, under the common one."""
+def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) -> int:
+    """The longest draft of ``kind``: its own limit, under the common one and the file's."""
     if kind in NGRAM_TYPES:
         own = ngram_ceiling(kind, profile.spec)
     else:
         wanted = _settings(profile, kind).n_max
         own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX
+        form = _form(kind, file)
+        own = own if form is None else min(own, form.n_max)
     common = profile.spec.n_max
     return min(own, common if isinstance(common, int) else own, n_ctx)
 
@@ -375,7 +384,12 @@ def _floor(kind: str, profile: Profile) -> int:
 
 def _settings(profile: Profile, kind: str) -> Draft:
     """The settings of a spec type that is no n-gram type."""
-    return draft_settings(profile.spec, next(name for name in DRAFT_TYPES if name == kind))
+    return draft_settings(profile.spec, cast("DraftType", kind))
+
+
+def _form(kind: str, file: DraftFile | None) -> BlockFormat | None:
+    blocks = kind in ("draft-dflash", "draft-dspark")
+    return block_format(file[1]) if blocks and file is not None else None
 
 
 def _draft(
@@ -390,9 +404,15 @@ def _draft(
     ref, info = file
     pair = check_pair(target, info)
     if not pair.usable or pair.type != kind:
+        reason = f"it is for {pair.type}, not for {kind}" if pair.usable else pair.reason
         raise PairError(
-            f"{ref} cannot draft for this target: {pair.reason}",
+            f"{ref} cannot draft for this target: {reason}",
             hint="choose a draft of the same family, or leave -d/--draft out",
         )
+    form = _form(kind, file)
+    problem = form and form.settings_problem(settings.p_min, settings.type_k, settings.type_v)
+    if problem:
+        raise UsageError(problem, hint=f"change it in [spec.{kind}]")
     _check_cache_fits(info, draft_n_ctx, settings.type_k, settings.type_v)
-    return DraftSetup(kind, ref, info, settings, draft_n_ctx, wanted_states(kind, target, info))
+    layers = wanted_states(kind, target, info)
+    return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, form=form)

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from gguf_spec.errors import HeaderError
 from gguf_spec.gguf_source import MemorySource
-from gguf_spec.header import ModelInfo, check_loadable, parse
-from tests.gguf_writer import Gguf, model
+from gguf_spec.header import ModelInfo, check_loadable, parse, read_header
+from tests.conftest import MODELS
+from tests.gguf_writer import BF16, F16, F32, F64, I8, I16, I32, I64, Q8_0, Q8_K, Gguf, model
 
 
 def info_of(gguf: Gguf) -> ModelInfo:
@@ -85,6 +87,60 @@ UNLOADABLE: dict[str, tuple[Callable[[], Gguf], str]] = {
 def test_what_libllama_would_refuse_or_abort_on(case: str) -> None:
     make, message = UNLOADABLE[case]
     assert message in unloadable(make())
+
+
+def converted(name: str, kind: int, shape: tuple[int, ...] = (64,)) -> Gguf:
+    """The made-up model with one more tensor."""
+    return model().tensor(name, shape, kind)
+
+
+VECTORS = [
+    "output_norm.weight", "blk.0.ffn_norm.weight", "blk.1.attn_q_norm.weight", "blk.0.ssm_a",
+    "blk.0.ssm_dt.bias", "blk.0.attn_q.bias", "blk.0.attn_norm_2.weight", "rope_freqs.weight",
+    "blk.0.nextn.enorm.weight", "blk.0.exp_probs_b.bias", "blk.0.layer_output_scale.weight",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors_are_f32(name: str) -> None:
+    check_loadable(info_of(converted(name, F32)))
+    for kind in (F16, BF16, I8, I16, I32, I64, F64, Q8_0):
+        message = unloadable(converted(name, kind))
+        assert name in message
+        if kind in (F16, BF16, Q8_0):
+            assert "libllama computes with F32 only" in message
+
+
+@pytest.mark.parametrize(
+    "name", ["blk.0.ssm_conv1d.weight", "blk.0.attn_q_norm.weight", "blk.0.ffn_up_exps.bias",
+             "blk.0.ssm_a", "blk.0.shortconv.conv.weight"]
+)  # fmt: skip
+def test_what_is_computed_element_by_element_is_f32_in_any_shape(name: str) -> None:
+    check_loadable(info_of(converted(name, F32, (64, 4))))
+    for kind in (F16, BF16, Q8_0):
+        assert name in unloadable(converted(name, kind, (64, 4)))
+
+
+def test_matrices_have_types_that_can_be_multiplied() -> None:
+    name = "blk.0.ffn_up.weight"
+    for kind in (F32, F16, BF16, Q8_0):
+        check_loadable(info_of(converted(name, kind, (64, 64))))
+        check_loadable(info_of(converted("blk.0.ffn_gate_inp_shexp.weight", kind, (64,))))
+    for kind in (I8, I16, I32, I64, F64):
+        assert "which no weights have" in unloadable(converted(name, kind, (64, 64)))
+    assert "Q8_K" in unloadable(converted(name, Q8_K, (256, 64)))
+
+
+def test_indices_are_whole_numbers() -> None:
+    check_loadable(info_of(converted("d2t", I64)))
+    check_loadable(info_of(converted("blk.0.ffn_gate_tid2eid.weight", I32, (2, 300))))
+    for kind in (F32, I32):
+        assert "I64" in unloadable(converted("d2t", kind))
+
+
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*.gguf")), ids=lambda path: path.stem)
+def test_the_models_of_these_tests_are_loadable(path: Path) -> None:
+    check_loadable(read_header(path))
 
 
 def test_the_made_up_model_itself_is_loadable() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from gguf_spec.gguf_source import MemorySource
 from gguf_spec.header import ModelInfo, parse, read_header
-from gguf_spec.pairing import AVAILABLE_DRAFT_TYPES, Pair, check_pair
-from tests.gguf_writer import Gguf, model
+from gguf_spec.pairing import Pair, check_pair, own_head
+from tests.gguf_writer import Q8_0, Gguf, model
 
 MODELS = Path(__file__).parent / "models"
 TOKENS = [f"t{i}" for i in range(300)]
+I64 = 27
 
 
 def info_of(gguf: Gguf) -> ModelInfo:
@@ -103,15 +104,99 @@ def test_a_pre_tokenizer_may_switch_bos_on() -> None:
     assert "bos differs" in pair(model(pre="gemma4"), model(pre="qwen2")).reason
 
 
-@pytest.mark.parametrize(
-    ("arch", "kind"),
-    [("eagle3", "draft-eagle3"), ("dflash", "draft-dflash"), ("gemma4-assistant", "draft-mtp")],
-)
-def test_drafters_of_other_types_are_named(arch: str, kind: str) -> None:
-    result = pair(model(), model(arch=arch))
-    assert kind not in AVAILABLE_DRAFT_TYPES
-    assert (result.usable, result.type) == (False, kind)
-    assert "not available in this version" in result.reason
+def test_drafters_of_types_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gguf_spec.pairing.AVAILABLE_DRAFT_TYPES", frozenset({"draft-simple"}))
+    for arch, kind in (
+        ("eagle3", "draft-eagle3"),
+        ("dflash", "draft-dflash"),
+        ("gemma4-assistant", "draft-mtp"),
+    ):
+        result = pair(model(), model(arch=arch))
+        assert (result.usable, result.type) == (False, kind)
+        assert "not available in this version" in result.reason
+
+
+def eagle3(
+    layers: list[int] | None = None,
+    hidden: int = 64,
+    output: tuple[int, int] = (64, 300),
+    **options: Any,
+) -> Gguf:
+    made = model(arch="eagle3", **{"block_count": 1, **options})
+    made.array("eagle3.target_layers", "i32", [0, 1, 1] if layers is None else layers)
+    made.key("eagle3.target_hidden_size", "u32", hidden)
+    return made.tensor("output.weight", list(output), Q8_0) if output else made
+
+
+def mtp(arch: str = "qwen35", n_heads: int = 1, **options: Any) -> Gguf:
+    made = model(arch=arch, **options).key(f"{arch}.nextn_predict_layers", "u32", n_heads)
+    return made.tensor("blk.1.nextn.eh_proj.weight", [128, 64], Q8_0)
+
+
+def head_file(n_heads: int = 1, **options: Any) -> Gguf:
+    """A file with an MTP block alone."""
+    made = mtp(n_heads=n_heads, block_count=n_heads + 1, **options)
+    made.tensors = [tensor.replace(b"blk.0.", b"blk.7.") for tensor in made.tensors]
+    return made
+
+
+def test_an_eagle3_head_fits_by_layers_and_widths() -> None:
+    assert pair(model(), eagle3()) == Pair(
+        True, "draft-eagle3", "the vocabularies agree (target 300 tokens, draft 300)"
+    )
+    for head, message in (
+        (eagle3([0, 1]), "reads 2 layers of its target, EAGLE-3 reads 3"),
+        (eagle3([0, 1, 3]), "layer 3 is wanted, the target has 2 layers"),
+        (eagle3([0, -5, 1]), "layer -5 is wanted"),
+        (eagle3([0, 1, 2]), "last hidden state of llama models"),
+        (eagle3(hidden=65), "target 64, head made for 65"),
+        (eagle3(block_count=2), "has 2 layers, EAGLE-3 has 1"),
+        (eagle3(tokens=[*TOKENS[:-1], "other"]), "token 299 differs"),
+        (eagle3().key("eagle3.attention.key_length", "u32", 8), "keys of 8 values and values of"),
+        (eagle3().tensor("d2t", [200], I64), "reduced vocabulary of 200 tokens without an output"),
+    ):
+        result = pair(model(), head)
+        assert (result.usable, result.type) == (False, "draft-eagle3")
+        assert message in result.reason
+    # Its own width may be another one if it lends nothing from the target.
+    assert pair(model(), eagle3(embedding_length=32)).usable
+    lends = pair(model(), eagle3(embedding_length=32, output=()))
+    assert "has no output.weight" in lends.reason
+    assert "target 64, head 32" in lends.reason
+
+
+def test_a_target_whose_states_cannot_be_read_has_no_heads() -> None:
+    assert "layer inputs of gemma3 models" in pair(model(arch="gemma3"), eagle3()).reason
+    assert "last hidden state of llama models" in pair(model(), head_file()).reason
+    # The layers of an MTP head do not count.
+    assert "wanted, the target has 1 layers" in pair(mtp(), eagle3([0, 1, 2])).reason
+
+
+def test_heads_do_not_care_who_adds_bos() -> None:
+    target = model().key("tokenizer.ggml.add_bos_token", "bool", True)
+    assert pair(target, eagle3()).usable
+    assert not pair(target, model()).usable
+
+
+def test_mtp_heads_fit_by_width_and_number() -> None:
+    assert pair(model(arch="qwen35"), head_file()).usable
+    for target, head, message in (
+        (model(arch="qwen35", embedding_length=32), head_file(), "target 32, head 64"),
+        (model(arch="qwen35"), head_file(2), "a chain of 2 MTP heads"),
+        (model(arch="qwen35"), model(arch="gemma4-assistant"), "shares the target's cache"),
+        (model(arch="qwen35", tokens=[*TOKENS[:9], "x", *TOKENS[10:]]), head_file(), "token 9 "),
+    ):
+        result = pair(target, head)
+        assert (result.usable, result.type) == (False, "draft-mtp")
+        assert message in result.reason
+
+
+def test_a_targets_own_head() -> None:
+    assert own_head(info_of(mtp())) == Pair(True, "draft-mtp", "made up has an MTP head of its own")
+    assert own_head(info_of(model())) == Pair(False, None, "made up has no MTP head")
+    assert "of glm4 models" in own_head(info_of(mtp("glm4"))).reason
+    stripped = model(arch="qwen35").key("qwen35.nextn_predict_layers", "u32", 1)
+    assert "stripped of its MTP head" in own_head(info_of(stripped)).reason
 
 
 def test_what_is_no_pair_at_all() -> None:

@@ -187,8 +187,8 @@ def test_keys_named_in_passing_are_accepted_and_default_to_llama_cpp() -> None:
         ("spec.n_max = 16", 16),
         ("sampling.temperature = 0", 0.0),
         ("sampling.logit_bias = {15 = -inf, 7 = 1}", {15: -math.inf, 7: 1.0}),
-        ('chat.template = {enable_thinking = true, tools = ["a"]}',
-         {"enable_thinking": True, "tools": ["a"]}),
+        ('chat.template = {enable_thinking = true, names = ["a"]}',
+         {"enable_thinking": True, "names": ["a"]}),
     ],
 )  # fmt: skip
 def test_value_forms(line: str, value: object) -> None:

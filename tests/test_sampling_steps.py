@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +36,7 @@ def adjusted(logits: Row, params: SamplingParams, previous: Sequence[int]) -> li
             row[token] += np.float32(bias)
     if params.mirostat:
         return row
-    recent = list(previous)[-params.penalty_last_n :] if params.penalty_last_n else []
+    recent = last(previous, params.penalty_last_n)
     if params.penalizes:
         for token in set(recent):
             if token >= len(row):
@@ -47,13 +48,18 @@ def adjusted(logits: Row, params: SamplingParams, previous: Sequence[int]) -> li
             ) + np.float32(params.presence_penalty)
     if params.dries:
         for token in range(len(row)):
-            length = repetition(token, list(previous)[-params.dry_penalty_last_n :], params)
+            length = repetition(token, last(previous, params.dry_penalty_last_n), params)
             if length is not None and not is_breaker(token):
                 penalty = params.dry_multiplier * params.dry_base ** (
                     length - params.dry_allowed_length
                 )
                 row[token] -= np.float32(penalty)
     return row
+
+
+def last(previous: Sequence[int], n: int) -> list[int]:
+    """The last ``n`` tokens; -1: all."""
+    return list(previous)[-n:] if n > 0 else list(previous)[: -n * len(previous)]
 
 
 def repetition(token: int, window: list[int], params: SamplingParams) -> int | None:
@@ -110,7 +116,7 @@ def chain(
             chance = Noise(params.seed).uniform(position, XTC)
             if chance <= params.xtc_probability:
                 p = softmax([value[i] for i in kept])
-                n = sum(x >= params.xtc_threshold for x in p)
+                n = sum(x >= params.xtc_threshold and x > 0.0 for x in p)
                 kept = kept[max(n - 1, 0) :]
     temperature = params.temperature
     if params.dynatemp_range > 0.0 and not params.mirostat and len(kept) > 1:
@@ -184,13 +190,13 @@ PENALTIES: dict[str, st.SearchStrategy[Any]] = {
     "repeat_penalty": st.sampled_from([1.0, 1.3, 0.7, 30.0]),
     "frequency_penalty": st.sampled_from([0.0, 0.4, -1.5]),
     "presence_penalty": st.sampled_from([0.0, 1.1, -3.0]),
-    "penalty_last_n": st.sampled_from([0, 1, 5, 64]),
+    "penalty_last_n": st.sampled_from([0, 1, 5, 64, -1]),
 }
 DRY: dict[str, st.SearchStrategy[Any]] = {
     "dry_multiplier": st.sampled_from([0.0, 0.8, 3.0]),
     "dry_base": st.sampled_from([1.0, 1.75, 0.5]),
     "dry_allowed_length": st.integers(0, 4),
-    "dry_penalty_last_n": st.sampled_from([0, 3, 20, 64]),
+    "dry_penalty_last_n": st.sampled_from([0, 3, 20, 64, -1]),
 }
 XTC_KEYS: dict[str, st.SearchStrategy[Any]] = {
     "xtc_probability": st.sampled_from([0.0, 0.5, 1.0]),
@@ -362,6 +368,53 @@ def test_a_drafters_sampler_has_no_state_and_the_same_noise() -> None:
         assert fresh[0] == sampler.sample(logits, 0)
         if version == 0:
             assert draws[0] == sampler.sample(logits, 3, [1, 2])
+
+
+def test_minus_one_looks_back_at_everything() -> None:
+    previous = [3, *([7] * 5000)]
+    logits = np.zeros(16, np.float32)
+    for steps in ({"repeat_penalty": 1.5, "presence_penalty": 1.0}, {"dry_multiplier": 2.0}):
+        keys = {"penalty_last_n": -1, "dry_penalty_last_n": -1, "dry_allowed_length": 1}
+        sampler = Sampler(replace(OFF, **{**keys, **steps}))
+        assert sampler.lookback > len(previous)
+        ids, p = sampler.distribution(logits, 0, [3, *previous, 3])
+        assert p[ids == 3][0] < p[ids == 1][0] or p[ids == 7][0] < p[ids == 1][0]
+    sampler = Sampler(replace(OFF, penalty_last_n=-1, presence_penalty=1.0))
+    ids, p = sampler.distribution(logits, 0, previous)
+    assert p[ids == 3][0] < p[ids == 1][0]
+
+
+def test_xtc_leaves_what_may_be_drawn() -> None:
+    logits = np.array([0.1, 0.0, 0.2], np.float32)
+    for filters in ({}, {"top_k": 5}):
+        for dynatemp_range in (0.0, 0.5):
+            params = replace(
+                OFF, xtc_probability=1.0, xtc_threshold=0.0, logit_bias=((1, -math.inf),),
+                dynatemp_range=dynatemp_range, **filters,
+            )  # fmt: skip
+            assert Sampler(params).sample(logits, 0) == 0
+
+
+def test_extreme_settings_draw_without_a_warning() -> None:
+    logits = np.linspace(-30, 30, 5000).astype(np.float32)
+    for changes in (
+        {"repeat_penalty": 1e-300},
+        {"repeat_penalty": 1e300},
+        {"presence_penalty": -1e300},
+        {"frequency_penalty": 1e300},
+        {"mirostat": 1, "mirostat_eta": 1e300},
+        {"mirostat": 2, "mirostat_eta": 1e300},
+        {"mirostat": 2, "mirostat_tau": 1e300},
+        {"dry_multiplier": 1e300, "dry_allowed_length": 0},
+    ):
+        sampler = Sampler(replace(OFF, **changes))
+        for position in range(4):
+            with contextlib.suppress(RunError):  # infinite logits are not drawn from
+                sampler.sample(logits, position, [1, 2, 1, 2])
+    with pytest.raises(RunError) as caught:
+        Sampler(OFF).sample(np.array([1.0, math.nan], np.float32), 0)
+    assert "[sampling]" in str(caught.value.hint)
+    assert "rope_*" in str(caught.value.hint)
 
 
 def test_fresh_forgets_what_mirostat_has_learned() -> None:

@@ -151,6 +151,11 @@ def test_placement_keys_reach_the_loader() -> None:
     assert [pattern for pattern, _ in params.overrides[1:]] == [
         rf"blk\.{i}\.ffn_(up|down|gate|gate_up)_(ch|)exps" for i in range(2)
     ]
+    for all_layers in (
+        target_params(target, 2),
+        target_params(profile(target__n_cpu_moe=2**31 - 1).target),
+    ):
+        assert all_layers.overrides[-1][0] == r"blk\.\d+\.ffn_(up|down|gate|gate_up)_(ch|)exps"
     for everything in ("all", "auto", -1):
         assert target_params(profile(target__n_gpu_layers=everything).target).n_gpu_layers is None
     assert rope_params(profile().target) == ()

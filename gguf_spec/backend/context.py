@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -15,66 +14,17 @@ from numpy.typing import NDArray
 from gguf_spec.backend.batch import Batch
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.backend.model import LlamaModel, load_error
+from gguf_spec.backend.params import FLASH_ATTN, KV_TYPES, ContextParams
 from gguf_spec.backend.states import HiddenStates
 from gguf_spec.context import NoSlotError, Run
 from gguf_spec.errors import BackendError
 from gguf_spec.hidden_states import HEAD_ARCHS
 
-# ggml's type numbers for what a KV cache may be stored in (ggml.h, enum ggml_type).
-KV_TYPES = {
-    "f32": 0,
-    "f16": 1,
-    "q4_0": 2,
-    "q4_1": 3,
-    "q5_0": 6,
-    "q5_1": 7,
-    "q8_0": 8,
-    "iq4_nl": 20,
-    "bf16": 30,
-}
-_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 _STATE_CALLS = ("get_size", "get_data", "set_data")
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
 _MOST_VIEWS = 1024
 _LEAST_CTX = 2  # the probe for removal decodes two tokens
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-
-
-@dataclass(frozen=True, slots=True)
-class ContextParams:
-    """How large a context is and how it computes.
-
-    ``n_ctx`` is per sequence. ``max_width`` is the most rows with logits that one sequence may have
-    in one decode, draft included: it sizes the logits buffers. ``rope`` holds llama.cpp's
-    ``rope_…`` and ``yarn_…`` fields that differ from the model's own.
-
-    ``n_rs_seq`` asks for that many snapshots of a recurrent state, so that as many tokens can be
-    removed; ``LlamaContext.n_rollback`` says how many there are. ``layers`` are the hidden states
-    to be kept for every token (see ``hidden_states``), for drafters to read.
-
-    For the contexts of draft heads: ``mtp`` computes the model's MTP head instead of the model,
-    ``other`` is the target's context, which lends its embeddings, ``own_states`` keeps the head's
-    states of rows with logits, ``causal`` False lets the rows of a batch see each other.
-    """
-
-    n_ctx: int
-    n_seq_max: int = 1
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    max_width: int = 1
-    n_threads: int = 1
-    n_threads_batch: int = 1
-    type_k: str = "f16"
-    type_v: str = "f16"
-    flash_attn: str = "auto"
-    swa_full: bool = False
-    rope: tuple[tuple[str, float], ...] = ()
-    n_rs_seq: int = 0
-    layers: tuple[int, ...] = ()
-    mtp: bool = False
-    other: LlamaContext | None = None
-    own_states: bool = False
-    causal: bool = True
 
 
 class LlamaContext:
@@ -368,7 +318,7 @@ class LlamaContext:
         raw.n_outputs_max_per_seq = p.max_width
         raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
         raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
-        raw.flash_attn_type = _FLASH_ATTN[p.flash_attn]
+        raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
         raw.swa_full = p.swa_full
         raw.no_perf = True
         raw.n_rs_seq = p.n_rs_seq

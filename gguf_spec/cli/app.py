@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -19,12 +20,14 @@ from gguf_spec import __version__
 from gguf_spec.cli import chat, doctor, inspect, profiles, run
 from gguf_spec.cli.groups import flat
 from gguf_spec.cli.options import DebugOpt, examples
-from gguf_spec.cli.output import State, print_json, printable
+from gguf_spec.cli.output import State, print_json, printable, shortened
 from gguf_spec.errors import GgufSpecError, ProfileError
 
 NAME = "gguf-spec"
 # typer has click inside or beside it, depending on its version; its own exports lead there.
 _ClickUsageError: Any = typer.BadParameter.__mro__[1]
+
+_interrupted = False
 
 app = typer.Typer(
     name=NAME,
@@ -72,15 +75,38 @@ app.command(epilog=doctor.EPILOG, short_help="Show what works on this machine.")
 
 def main() -> None:
     """Run the command line and exit."""
-    # A shell starts background jobs with SIGINT ignored; `kill -INT` is to work on them as well.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, _on_interrupt)
+    sys.unraisablehook = _on_unraisable
     # A parent may have closed them; what is written then goes nowhere, as for other programs.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    sys.exit(run_cli(sys.argv[1:]))
+    try:
+        code = run_cli(sys.argv[1:])
+        # Nothing is left to be cancelled, and Python would die of the signal while it ends.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # while an error was being handled, or too late for one
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = 130
+    sys.exit(code)
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
+def _on_unraisable(unraisable: Any) -> None:
+    """An interrupt in a callback of libllama gets no further: the process ends there instead."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    code = _fail("KeyboardInterrupt", "interrupted", None, 130, "--json" in sys.argv)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def run_cli(arguments: Sequence[str]) -> int:
@@ -112,6 +138,8 @@ def run_cli(arguments: Sequence[str]) -> int:
         kind = type(error).__name__
         return _fail(kind, error.message, error.hint, error.exit_code, as_json, **more)
     except Exception as error:
+        if _interrupted:  # a library may have made another exception of it, as an import does
+            return _fail("KeyboardInterrupt", "interrupted", None, 130, as_json)
         if state.debug:
             traceback.print_exc()
         return _unexpected(error, as_json)
@@ -137,9 +165,9 @@ def _fail(
     try:
         if as_json:
             print_json({"error": {"type": kind, "message": message, "hint": hint, **more}})
-        print(f"error: {printable(message)}", file=sys.stderr)
+        print(f"error: {shortened(printable(message))}", file=sys.stderr)
         if hint:
-            print(f"hint: {printable(hint)}", file=sys.stderr, flush=True)
+            print(f"hint: {shortened(printable(hint))}", file=sys.stderr, flush=True)
     except OSError:
         _forget_stdout()
     return code

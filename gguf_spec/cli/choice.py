@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gguf_spec.cli.options import ModelOptions
 from gguf_spec.cli.values import word_or_number
-from gguf_spec.errors import UsageError
+from gguf_spec.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from gguf_spec.profile import Profile
@@ -47,9 +47,11 @@ def make_profile(where: str | None, options: ModelOptions) -> Profile:
     Raises:
         ProfileError: there is no such profile, or it has problems.
         UsageError: values that do not go together.
+        InputError: a model's name is not UTF-8.
     """
     from gguf_spec.profile import apply_overrides, apply_values
 
+    _check_texts(where, options)
     profile = _start(where, options)
     _check_devices(options.device)
     settings = dict(item.split("=", 1) for item in options.settings or [])
@@ -95,6 +97,36 @@ def _is_profile(where: str) -> bool:
 
     is_model = where != _DEMO and (is_ref(where) or _looks_like_path(where))
     return not is_model or (find_profile(where) is not None and not is_ref(where))
+
+
+def _check_texts(where: str | None, options: ModelOptions) -> None:
+    """Refuse what is not UTF-8, which Python hands over with surrogates in it.
+
+    libllama opens files by UTF-8 names only, and neither JSON nor a profile can hold another one.
+    """
+    for ref in (where, options.model, *(options.draft or ())):
+        if ref is not None and not is_utf8(ref):
+            raise InputError(
+                f"{ref}: the name is not UTF-8, and llama.cpp opens no such file",
+                hint="rename the file, or make a link to it with another name",
+            )
+    texts = {"--system": options.system, "--device": options.device}
+    for name, text in (
+        *texts.items(),
+        *(("--stop", stop) for stop in options.stop or ()),
+        *(("--set", item) for item in options.settings or ()),
+    ):
+        if text is not None and not is_utf8(text):
+            raise UsageError(f"{name}: {text!r} is not UTF-8 text")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether ``text`` is one: an argument that is not UTF-8 has surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_devices(text: str | None) -> None:

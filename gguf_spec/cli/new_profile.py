@@ -54,7 +54,13 @@ def new_path(name: str) -> Path:
     from gguf_spec.refs import is_ref
 
     if name.endswith(".toml") and Path(name).name != ".toml" and name.isprintable():
-        return Path(os.path.expanduser(name))
+        path = os.path.expanduser(name)
+        if path.startswith("~"):
+            raise UsageError(
+                f"{name!r}: there is no home folder {Path(name).parts[0]}",
+                hint=f"a folder that is called so is written ./{name}",
+            )
+        return Path(path)
     if not re.fullmatch(r"\w[\w .+-]*", name) or (name != "demo" and is_ref(name)):
         raise UsageError(
             f"{name!r} is no name for a profile",
@@ -81,8 +87,11 @@ def wanted(model: str | None, draft: str | None) -> Profile:
 
 def _lasting(ref: str) -> str:
     """A reference that means the same from any folder."""
+    from gguf_spec.cli.choice import is_utf8
     from gguf_spec.refs import parse_ref
 
+    if not is_utf8(ref):
+        raise InputError(f"{ref}: the name is not UTF-8, which a profile cannot hold")
     is_path = parse_ref(ref).kind == "path"
     return os.path.abspath(os.path.expanduser(ref)) if is_path else ref
 

@@ -21,6 +21,10 @@ SPEC_TYPES = (
     "ngram-mod",
     "ngram-cache",
     "draft-simple",
+    "draft-mtp",
+    "draft-eagle3",
+    "draft-dflash",
+    "draft-dspark",
 )
 
 
@@ -54,7 +58,8 @@ DraftOpt = Annotated[
         "-d",
         "--draft",
         metavar="[TYPE=]REF",
-        help="Draft model: a smaller one with the same vocabulary (TYPE draft-simple). Repeatable.",
+        help="Draft: a smaller model with the same vocabulary, or a head made for the target; its "
+        "header says which. Repeatable with a TYPE for each.",
     ),
 ]
 SpecTypeOpt = Annotated[
@@ -204,7 +209,7 @@ RepeatPenaltyOpt = Annotated[
     typer.Option(
         "--repeat-penalty",
         metavar="F",
-        callback=values.positive,
+        callback=values.real(1e-3, 1e3),
         help="Make tokens of the last 64 less likely, as in 1.1; 1: off.",
     ),
 ]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
 
 from gguf_spec.cli.progress import Wait
+
+# Words of more than 200 characters keep so many at either end.
+_LONG_WORD = re.compile(r"\S{201,}")
+_KEPT = 90
 
 Mode = Literal["human", "json", "quiet"]
 
@@ -56,7 +61,7 @@ class Output:
         if text in self._warned:
             return
         self._warned.add(text)
-        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+        print(f"warning: {shortened(printable(text))}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """A line beside the answer, for somebody who watches."""
@@ -91,6 +96,11 @@ def dim(text: str) -> str:
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[2m{text}\x1b[0m"
+
+
+def shortened(text: str) -> str:
+    """``text`` with the middle of very long words, such as paths, left out."""
+    return _LONG_WORD.sub(lambda word: f"{word[0][:_KEPT]}…{word[0][-_KEPT:]}", text)
 
 
 def printable(text: str) -> str:

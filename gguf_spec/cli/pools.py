@@ -9,7 +9,7 @@ from typing import Any
 
 from gguf_spec.errors import InputError, ProfileError
 from gguf_spec.folders import home_cache_dir
-from gguf_spec.ngram_pool_file import delete_pool, pool_path
+from gguf_spec.ngram_pool_file import delete_pool, is_pool_file, pool_path
 
 # The beginning of a pool, as gguf_spec.ngram_pool_file describes it: magic, version, size of the
 # vocabulary, texts, tokens, checksum, fingerprint.
@@ -44,11 +44,14 @@ def forget(where: str) -> dict[str, Any]:
 def _model_name(where: str) -> str:
     """The name under which ``prepare`` keeps the texts of a model that is run without a profile."""
     from gguf_spec.errors import RefError
+    from gguf_spec.profile_find import is_folder
     from gguf_spec.refs import resolve
 
     try:
         return str(resolve(where).resolve())
     except RefError:  # the model is gone: perhaps it was named by its path
+        if is_folder(Path(where)):
+            raise
         return str(Path(where).absolute())
 
 
@@ -56,15 +59,18 @@ def _kept(name: str) -> list[tuple[Path, dict[str, int | None]]]:
     """The pools of ``name`` with their sizes, if these can be told.
 
     A file's name is made from that of the profile and a fingerprint, and the fingerprint is in the
-    file. A damaged file of the right name is of no use to anybody.
+    file. A damaged file of the right name is of no use to anybody, and
+    neither is what is no regular file.
     """
     folder = home_cache_dir() / "pools"
     similar = pool_path(folder, name, "").stem.rpartition("-")[0]
     kept: list[tuple[Path, dict[str, int | None]]] = []
     for path in sorted(folder.glob("*.pool")):
         try:
-            with path.open("rb") as file:
-                head = file.read(_HEADER.size)
+            head = b""
+            if is_pool_file(path):
+                with path.open("rb") as file:
+                    head = file.read(_HEADER.size)
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         if len(head) == _HEADER.size and head.startswith(_MAGIC):

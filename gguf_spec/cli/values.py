@@ -72,13 +72,6 @@ def tensor_split(value: str | None) -> str | None:
     return value
 
 
-def positive(value: float | None) -> float | None:
-    """A finite number above 0."""
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise typer.BadParameter(f"{value:g} is no number above 0")
-    return value
-
-
 def devices(value: str | None) -> str | None:
     """Names of devices with commas between them, or ``none``."""
     names = [] if value is None else [name.strip() for name in value.split(",")]

@@ -20,6 +20,9 @@ DRY_BREAKERS = ("\n", ":", '"', "*")
 _MOST = float(np.finfo(np.float32).max)
 _LOG_MOST = 88.7228391
 
+# What -1 stands for: all tokens there are. llama.cpp takes the context size.
+_ALL = 2**31 - 1
+
 
 class Adjuster:
     """Bias, penalties and DRY, applied to a copy of the logits.
@@ -32,7 +35,16 @@ class Adjuster:
     each, and there the two rules are the same.
     """
 
-    __slots__ = ("_bias", "_breaks", "_copy", "_params", "active", "lookback")
+    __slots__ = (
+        "_bias",
+        "_breaks",
+        "_copy",
+        "_dry_last_n",
+        "_last_n",
+        "_params",
+        "active",
+        "lookback",
+    )
 
     def __init__(self, params: SamplingParams, breaks: Callable[[int], bool] | None) -> None:
         self._params = params
@@ -49,7 +61,9 @@ class Adjuster:
         # Mirostat's chain has the bias only.
         last_n = params.penalty_last_n if params.penalizes and not params.mirostat else 0
         dry_last_n = params.dry_penalty_last_n if params.dries and not params.mirostat else 0
-        self.lookback = max(last_n, dry_last_n)
+        self._last_n = last_n if last_n >= 0 else _ALL
+        self._dry_last_n = dry_last_n if dry_last_n >= 0 else _ALL
+        self.lookback = max(self._last_n, self._dry_last_n)
         self.active = bool(bias) or self.lookback > 0
 
     def adjusted(self, logits: Row, previous: Sequence[int]) -> Row:
@@ -59,7 +73,7 @@ class Adjuster:
         """
         row = self.writable(logits)
         # Penalties without bounds are allowed, and as good as infinite.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             if self._bias:
                 ids, values = _known(self._bias, len(row))
                 row[ids] += values
@@ -83,7 +97,7 @@ class Adjuster:
     def _penalize(self, row: Row, previous: Sequence[int]) -> None:
         """Source of the rule: ``llama_sampler_penalties_apply``; float32 as there."""
         params = self._params
-        ids, counts = _known(Counter(previous[-params.penalty_last_n :]), len(row))
+        ids, counts = _known(Counter(previous[-self._last_n :]), len(row))
         logits = row[ids]
         factor = np.float32(params.repeat_penalty)
         logits = np.where(logits <= 0.0, logits * factor, logits / factor)
@@ -100,7 +114,7 @@ class Adjuster:
         """
         params, breaks = self._params, self._breaks
         allowed = params.dry_allowed_length
-        newest_first = list(previous[-params.dry_penalty_last_n :])[::-1]
+        newest_first = list(previous[-self._dry_last_n :])[::-1]
         n = len(newest_first)
         if n <= allowed:
             return {}

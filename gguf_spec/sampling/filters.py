@@ -62,9 +62,11 @@ def without_top_choices(ids: Ids, values: Row, weight: float, peak: float, thres
     """Indices into ``ids`` that XTC drops: of the tokens whose probability reaches ``threshold``
     all but the least likely one. ``weight`` is the sum of e^(value - peak) over all candidates.
 
-    Source of the rule: ``llama_sample_xtc_apply`` in llama.cpp, without a ``min_keep``.
+    Source of the rule: ``llama_sample_xtc_apply`` in llama.cpp, without a ``min_keep``; but what
+    has no probability at all, as a forbidden token, is never the one that stays.
     """
-    choices = (weights(values, peak) >= threshold * weight).nonzero()[0]
+    own = weights(values, peak)
+    choices = ((own >= threshold * weight) & (own > 0.0)).nonzero()[0]
     if len(choices) < 2:
         return choices[:0]
     order = np.lexsort((ids[choices], -values[choices]))

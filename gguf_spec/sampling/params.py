@@ -20,8 +20,9 @@ class SamplingParams:
     - ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 switch that filter off.
     - ``seed`` is any integer; its lowest 64 bits count.
     - ``repeat_penalty`` (1: off), ``frequency_penalty`` and ``presence_penalty`` (0: off) look at
-      the last ``penalty_last_n`` tokens (0: off), prompt included.
-    - ``dry_multiplier`` 0 switches DRY off; it looks back ``dry_penalty_last_n`` tokens (0: off).
+      the last ``penalty_last_n`` tokens (0: off, -1: all), prompt included.
+    - ``dry_multiplier`` 0 switches DRY off; it looks back ``dry_penalty_last_n`` tokens (0: off,
+      -1: all).
     - ``xtc_probability`` 0, or ``xtc_threshold`` above 0.5, switches XTC off.
     - ``mirostat`` 1 or 2 replaces penalties, DRY, filters and XTC. ``mirostat_tau`` in bits.
     - ``dynatemp_range`` 0: the temperature is fixed.
@@ -76,7 +77,7 @@ class SamplingParams:
     @property
     def penalizes(self) -> bool:
         """Whether the repeat, frequency or presence penalty is on."""
-        return self.penalty_last_n > 0 and (
+        return self.penalty_last_n != 0 and (
             self.repeat_penalty != 1.0
             or self.frequency_penalty != 0.0
             or self.presence_penalty != 0.0
@@ -85,7 +86,7 @@ class SamplingParams:
     @property
     def dries(self) -> bool:
         """Whether DRY is on."""
-        return self.dry_multiplier != 0.0 and self.dry_base >= 1.0 and self.dry_penalty_last_n > 0
+        return self.dry_multiplier != 0.0 and self.dry_base >= 1.0 and self.dry_penalty_last_n != 0
 
     @property
     def excludes(self) -> bool:

@@ -92,7 +92,8 @@ class Sampler:
             ids = filtered(top, self.params)
             return self._best(top, ids, position, _clamped(self.params.temperature))[1]
         if self._mirostat is not None:
-            return self._draw_mirostat(self._mirostat, top, position)
+            with np.errstate(all="ignore"):  # what it learns has no bounds
+                return self._draw_mirostat(self._mirostat, top, position)
         top, kept, temperature = self._shaped(top, position)
         if kept is None:
             return self._draw_from_all(top, position, temperature)
@@ -110,7 +111,8 @@ class Sampler:
         temperature = _clamped(self.params.temperature)
         kept: Ids | None
         if self._mirostat is not None:
-            kept = self._mirostat.keep(top, temperature)
+            with np.errstate(all="ignore"):
+                kept = self._mirostat.keep(top, temperature)
         else:
             top, kept, temperature = self._shaped(top, position)
         ids = np.arange(len(row)) if kept is None else np.sort(kept)
@@ -147,11 +149,12 @@ class Sampler:
         """After filters and XTC: the row, who is left (None: all), and the temperature."""
         params = self.params
         kept = filtered(top, params) if params.filters else None
+        n_dropped = 0
         if params.excludes and self._noise.uniform(position, XTC) <= params.xtc_probability:
-            top, kept = self._exclude(top, kept)
+            top, kept, n_dropped = self._exclude(top, kept)
         temperature = params.temperature
         if params.dynatemp_range > 0.0:
-            n_kept = len(top.row) if kept is None else len(kept)
+            n_kept = len(top.row) - n_dropped if kept is None else len(kept)
             values = top.row if kept is None else top.row[kept]
             entropy = entropy_of(values, float(values.max()))
             temperature = dynamic_temperature(params, entropy, n_kept)
@@ -161,24 +164,25 @@ class Sampler:
             kept = ids[[int(top.row[ids].argmax())]]
         return top, kept, _clamped(temperature)
 
-    def _exclude(self, top: Maxima, kept: Ids | None) -> tuple[Maxima, Ids | None]:
-        """Apply XTC. Without filters the excluded tokens get a logit of -inf."""
+    def _exclude(self, top: Maxima, kept: Ids | None) -> tuple[Maxima, Ids | None, int]:
+        """Apply XTC, and say how many tokens it dropped. Without filters these get a logit of
+        -inf."""
         threshold = self.params.xtc_threshold
         if kept is not None:
             values = top.row[kept]
             weight = float(weights(values, top.peak).sum())
             dropped = without_top_choices(kept, values, weight, top.peak, threshold)
-            return top, np.delete(kept, dropped)
+            return top, np.delete(kept, dropped), len(dropped)
         weight = total_weight(top.row, top.peak)
         # A little lower than the threshold, so that rounding loses none: they are compared again.
         least = threshold * weight * 0.999
         ids = top.reaching(top.peak + math.log(least) if least > 0.0 else -math.inf)
         dropped = without_top_choices(ids, top.row[ids], weight, top.peak, threshold)
         if not len(dropped):
-            return top, None
+            return top, None, 0
         row = self._adjuster.writable(top.row)
         row[ids[dropped]] = -math.inf
-        return Maxima(row), None
+        return Maxima(row), None, len(dropped)
 
     def _draw_mirostat(self, mirostat: Mirostat, top: Maxima, position: int) -> int:
         temperature = _clamped(self.params.temperature)
@@ -226,7 +230,8 @@ def _check(peak: float, position: int) -> None:
         name = "NaN" if math.isnan(peak) else str(peak)
         raise RunError(
             f"the model computed no usable logits at position {position}: the largest is {name}",
-            hint="the file may be damaged, or a KV cache type may not suit this model",
+            hint="the file may be damaged, a KV cache type may not suit this model, or a setting "
+            "of [sampling], or of rope_* and yarn_* in [target], may be too extreme",
         )
 
 

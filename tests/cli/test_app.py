@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gguf_spec import __version__
 from gguf_spec.cli import run as run_module
 from gguf_spec.cli.app import app
-from gguf_spec.cli.output import printable
+from gguf_spec.cli.output import printable, shortened
 from tests.cli.conftest import TARGET, Cli
 
 COMMANDS = [[], ["run"], ["chat"], ["inspect"], ["doctor"], ["profiles"]] + [
@@ -81,6 +81,7 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         (["run", "--min-p", "2", "-p", "a"], "--min-p"),
         (["run", "--repeat-penalty", "0", "-p", "a"], "--repeat-penalty"),
         (["run", "--repeat-penalty", "nan", "-p", "a"], "--repeat-penalty"),
+        (["run", "--repeat-penalty", "1e-300", "-p", "a"], "from 0.001 to 1000"),
         (["run", "--n-cpu-moe", "-1", "-p", "a"], "--n-cpu-moe"),
         (["run", "--device", "CUDA0,", "-p", "a"], "--device"),
         (["run", "--device", "none,CUDA0", "-p", "a"], "none stands alone"),
@@ -117,6 +118,10 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         (["profiles", "new", "a/b"], "is no name"),
         (["profiles", "new", "a\nb.toml"], "is no name"),
         (["profiles", "new", "hf:owner/repo"], "is no name"),
+        (["profiles", "new", "~nobody-of-that-name/x.toml"], "no home folder"),
+        (["run", TARGET, "-p", "a", "--system", "\udcff"], "not UTF-8"),
+        (["run", TARGET, "-p", "a", "--stop", "\udcff"], "not UTF-8"),
+        (["run", TARGET, "-p", "a", "--set", "target.model=\udcff.gguf"], "not UTF-8"),
         (["profiles", "new", "model.gguf"], "is no name"),
         (["profiles", "new", "x", "-d", "ngram=y"], "takes no draft model"),
         (["profiles", "forget"], "PROFILE"),
@@ -196,6 +201,19 @@ def test_debug_shows_the_log_of_llama_cpp(cli: Cli) -> None:
 
 def test_what_a_terminal_would_obey_is_written_out() -> None:
     assert printable("a\x1b[2Jb\nü日本") == "a\\x1b[2Jb\nü日本"
+
+
+def test_long_words_are_cut_in_the_middle(cli: Cli) -> None:
+    assert shortened("a" * 200 + " b") == "a" * 200 + " b"
+    assert len(shortened(f"x {'y' * 5000} z")) < 200
+    name = f"folder/{'y' * 5000}.gguf"
+    result = cli("run", name, "-p", "a", "--json")
+    assert result.code == 3
+    assert "folder/yyy" in result.err
+    assert "yyy.gguf" in result.err
+    assert max(len(line) for line in result.err.splitlines()) < 600
+    assert name in result.json["error"]["message"]
+    assert len(cli("profiles", "show", f"{'y' * 5000}.toml").err) < 1000
 
 
 def test_docs_are_current() -> None:

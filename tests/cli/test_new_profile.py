@@ -76,7 +76,7 @@ def test_nothing_is_overwritten_unless_asked(cli: Cli) -> None:
         (["--model", "hf:owner/nothing"], "owner/nothing"),
         (["--model", "foo:bar"], "foo:"),
         (["--model", TARGET, "--draft", OTHER_VOCABULARY], "cannot draft"),
-        (["--model", TARGET, "--draft", f"mtp={DRAFT}"], "draft-mtp is not available"),
+        (["--model", TARGET, "--draft", f"mtp={DRAFT}"], "for draft-simple, not for draft-mtp"),
     ],
 )
 def test_models_that_cannot_be_used(cli: Cli, arguments: list[str], said: str) -> None:

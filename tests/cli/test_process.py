@@ -48,6 +48,82 @@ def test_interrupt_with_json_prints_the_whole_document() -> None:
 
 
 @posix
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_interrupt_while_the_program_starts(options: list[str]) -> None:
+    """The signal is sent from inside of the first import."""
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *more):\n"
+        "        if name == 'typer':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        f"sys.argv = {['gguf-spec', 'doctor', *options]}\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+    if options:
+        assert json.loads(done.stdout)["error"]["type"] == "KeyboardInterrupt"
+
+
+@posix
+@pytest.mark.parametrize("where", ["typer.main.get_command", "gguf_spec.profile.find_profiles"])
+def test_interrupt_anywhere_is_130(where: str) -> None:
+    """Also where a library turns the interrupt into another exception."""
+    code = (
+        "import os, signal, sys\n"
+        "import typer.main, gguf_spec.profile\n"
+        "def interrupt(*args, **named):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt as error:\n"
+        "        raise ImportError('something else') from error\n"
+        "    return 0\n"
+        f"{where} = interrupt\n"
+        "sys.argv = ['gguf-spec', 'profiles', 'list']\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@posix
+def test_interrupt_in_a_callback_of_libllama() -> None:
+    code = (
+        "import ctypes, os, signal, sys\n"
+        "import gguf_spec.profile\n"
+        "@ctypes.CFUNCTYPE(None)\n"
+        "def callback():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "gguf_spec.profile.find_profiles = lambda: callback() or []\n"
+        "sys.argv = ['gguf-spec', 'profiles', 'list']\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
+@posix
+def test_an_interrupt_at_the_very_end_changes_nothing() -> None:
+    """What is done is done: Python would die of the signal while it ends."""
+    code = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['gguf-spec', '--version']\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("gguf-spec ")
+
+
+@posix
 def test_interrupt_in_a_background_job() -> None:
     """A shell starts those with SIGINT ignored."""
     ignore = "import signal, os, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "

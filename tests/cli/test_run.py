@@ -272,5 +272,5 @@ def test_wrong_value_in_a_profile(cli: Cli) -> None:
 )
 def test_numbers_on_which_libllama_would_crash(cli: Cli, setting: str) -> None:
     result = cli("run", TARGET, "-p", "a", "--set", setting)
-    assert result.code == 3
+    assert result.code == 2
     assert "at most" in result.err

@@ -296,7 +296,7 @@ def test_trouble_with_the_folder(tmp_path: Path) -> None:
     file.write_text("no folder")
     with pytest.raises(InputError, match="cannot write"):
         save_pool(file / "x.pool", [[1]], fingerprint=FINGERPRINT, n_vocab=10)
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="not a regular file"):
         load_pool(tmp_path, fingerprint=FINGERPRINT, n_vocab=10)
     with pytest.raises(InputError, match="cannot delete"):
         delete_pool(tmp_path)

@@ -1,0 +1,60 @@
+"""How a context is made: its sizes, types and states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gguf_spec.backend.context import LlamaContext
+
+# ggml's type numbers for what a KV cache may be stored in (ggml.h, enum ggml_type).
+KV_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "q8_0": 8,
+    "iq4_nl": 20,
+    "bf16": 30,
+}
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParams:
+    """How large a context is and how it computes.
+
+    ``n_ctx`` is per sequence. ``max_width`` is the most rows with logits that one sequence may have
+    in one decode, draft included: it sizes the logits buffers. ``rope`` holds llama.cpp's
+    ``rope_…`` and ``yarn_…`` fields that differ from the model's own.
+
+    ``n_rs_seq`` asks for that many snapshots of a recurrent state, so that as many tokens can be
+    removed; ``LlamaContext.n_rollback`` says how many there are. ``layers`` are the hidden states
+    to be kept for every token (see ``hidden_states``), for drafters to read.
+
+    For the contexts of draft heads: ``mtp`` computes the model's MTP head instead of the model,
+    ``other`` is the target's context, which lends its embeddings, ``own_states`` keeps the head's
+    states of rows with logits, ``causal`` False lets the rows of a batch see each other.
+    """
+
+    n_ctx: int
+    n_seq_max: int = 1
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    max_width: int = 1
+    n_threads: int = 1
+    n_threads_batch: int = 1
+    type_k: str = "f16"
+    type_v: str = "f16"
+    flash_attn: str = "auto"
+    swa_full: bool = False
+    rope: tuple[tuple[str, float], ...] = ()
+    n_rs_seq: int = 0
+    layers: tuple[int, ...] = ()
+    mtp: bool = False
+    other: LlamaContext | None = None
+    own_states: bool = False
+    causal: bool = True
