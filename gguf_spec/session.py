@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
 from gguf_spec.backend.template import ChatTemplate
@@ -16,49 +16,17 @@ from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
-from gguf_spec.engine import Engine, Request, SequenceState
+from gguf_spec.engine import Engine, SequenceState
 from gguf_spec.errors import InputError
+from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
-from gguf_spec.sampling import DRY_BREAKERS, Sampler, SamplingParams
+from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
-from gguf_spec.stats import DraftCounts
-from gguf_spec.text import Detokenizer, StopStrings
-
-_SEAM = 32
 
 LoadProgress = Callable[[str, float], None]
-
-
-class Delta(NamedTuple):
-    """What a step added: text that is new, and the ids behind it.
-
-    During prefill ``text`` is empty and ``prefilled`` of ``n_prompt`` tokens are done. The last
-    ``n_accepted`` of a step's drafted tokens are at the front of ``tokens``.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    n_accepted: int
-    prefilled: int
-    n_prompt: int
-    finish_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationParams:
-    """How one answer is made. ``max_tokens`` None: until an end token or a full context.
-
-    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds.
-    """
-
-    sampling: SamplingParams
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    ignore_end: bool = False
-    predicted: tuple[int, ...] = ()
 
 
 class Session:
@@ -319,145 +287,3 @@ def rope_params(target: Target) -> tuple[tuple[str, float], ...]:
 def _layers(wanted: int | str) -> int | None:
     """Layers on the GPU: None is all of them, which is what "auto" means where they fit."""
     return wanted if isinstance(wanted, int) and wanted >= 0 else None
-
-
-class Generation:
-    """One answer in the making. Iterate for ``Delta``s; afterwards ``text``, ``tokens`` and
-    ``report`` hold all of it. Stop iterating, or call ``cancel``, at any time."""
-
-    def __init__(self, session: Session, prompt: Sequence[int], params: GenerationParams) -> None:
-        self.params = params
-        self.text = ""
-        self.tokens: list[int] = []
-        self.finish_reason: str | None = None
-        self.n_prompt = len(prompt)
-        self._session = session
-        self._sequence = session.sequence
-        self._cancelled = False
-        self._detokenizer = Detokenizer(session.model.piece)
-        self._stops = StopStrings(params.stop)
-        request = Request(
-            prompt,
-            Sampler(params.sampling, breaks=session.breaks_repetition),
-            params.max_tokens,
-            ignore_end=params.ignore_end,
-        )
-        session.pool.predict(params.predicted)
-        self._steps = session.engine.generate(session.sequence, request)
-
-    def cancel(self) -> None:
-        """End the answer after the step in progress. May be called from a signal handler."""
-        self._cancelled = True
-
-    def __iter__(self) -> Iterator[Delta]:
-        steps = self._steps
-        try:
-            for step in steps:
-                delta = self._take(step.tokens, step.n_accepted, step.prefilled, step.finish_reason)
-                yield delta
-                if delta.finish_reason is not None:
-                    return
-                if self._cancelled:
-                    break
-        finally:
-            steps.close()  # type: ignore[attr-defined]
-            if self.finish_reason is None:
-                self.finish_reason = "cancelled"
-                self.text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
-            # With some of what was there before, so that the n-grams across the seam are known.
-            new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
-            self._session.remember(self._sequence.history[new:])
-
-    def report(self) -> dict[str, Any]:
-        """The JSON document of ``gguf-spec run --json``."""
-        session, sequence = self._session, self._sequence
-        setup, sampling = session.setup, self.params.sampling
-        return {
-            "text": self.text,
-            "tokens": self.tokens,
-            "finish_reason": self.finish_reason,
-            "prompt_tokens": self.n_prompt,
-            "cached_tokens": sequence.progress.cached_tokens,
-            "completion_tokens": len(self.tokens),
-            "seed": sampling.seed,
-            "sampling": sampling.described(),
-            "model": {
-                "ref": setup.ref,
-                "arch": setup.target.arch,
-                "quant": setup.target.quant,
-                "n_ctx": setup.n_ctx,
-            },
-            "spec": self._spec_report(),
-            "timings": self._timings(),
-        }
-
-    def _take(
-        self,
-        new: Sequence[int],
-        n_accepted: int,
-        prefilled: int,
-        finish_reason: str | None,
-    ) -> Delta:
-        """Turn tokens into text, up to the one that completes a stop string."""
-        text = ""
-        taken = 0
-        for token in new:
-            taken += 1
-            text += self._stops.feed(self._detokenizer.feed(token))
-            if self._stops.hit is not None:
-                finish_reason = "stop"
-                break
-        self.tokens += new[:taken]
-        if self._stops.hit is not None:
-            self._sequence.truncate(len(self.tokens))
-        elif finish_reason is not None:
-            text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
-        self.text += text
-        self.finish_reason = finish_reason
-        return Delta(
-            text,
-            tuple(new[:taken]),
-            min(n_accepted, taken),
-            prefilled,
-            self.n_prompt,
-            finish_reason,
-        )
-
-    def _spec_report(self) -> dict[str, Any]:
-        spec = self._sequence.progress.spec
-        total = spec.total
-        return {
-            "types": list(self._session.spec_types),
-            "verify": "match",
-            "exactness": "seed-exact",
-            "steps": spec.steps,
-            **_counts(total),
-            "acceptance_rate": total.acceptance_rate,
-            "mean_acceptance_length": total.mean_acceptance_length,
-            "accepted_per_position": total.accepted_per_position,
-            "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
-            "control": {"enabled": False, "cost": {}, "paused": None},
-        }
-
-    def _timings(self) -> dict[str, float | None]:
-        timings = self._sequence.timings()
-        timings.load_seconds = self._session.load_seconds
-        fields = asdict(timings)
-        n_prefilled = self.n_prompt - self._sequence.progress.cached_tokens
-        return {
-            **fields,
-            "prefill_tokens_per_second": _rate(n_prefilled, timings.prefill_seconds),
-            "decode_tokens_per_second": _rate(len(self.tokens) - 1, timings.decode_seconds),
-        }
-
-
-def _counts(counts: DraftCounts) -> dict[str, int]:
-    return {
-        "num_drafts": counts.num_drafts,
-        "num_draft_tokens": counts.num_draft_tokens,
-        "num_accepted_tokens": counts.num_accepted_tokens,
-    }
-
-
-def _rate(count: int, seconds: float) -> float | None:
-    return count / seconds if count > 0 and seconds > 0 else None

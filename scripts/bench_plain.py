@@ -33,10 +33,11 @@ from typing import Any
 import psutil
 
 from gguf_spec.drafters.ngram import NgramSimple
+from gguf_spec.generation import GenerationParams
 from gguf_spec.history import History
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Sampler, SamplingParams
-from gguf_spec.session import GenerationParams, Session
+from gguf_spec.session import Session
 from gguf_spec.setup import prepare
 
 ROOT = Path(__file__).resolve().parents[1]

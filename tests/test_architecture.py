@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 # From the top down: a module may import from its own layer and from those below, never from above.
 LAYERS = (
     {"cli", "server", "__main__"},
-    {"session", "bench", "tune"},
+    {"session", "generation", "bench", "tune"},
     {"setup"},
     {"engine"},
     {"drafters"},

@@ -14,8 +14,9 @@ from gguf_spec.cli.output import Output
 from gguf_spec.cli.summary import setup_line
 
 if TYPE_CHECKING:
+    from gguf_spec.generation import Generation, GenerationParams
     from gguf_spec.profile import Profile
-    from gguf_spec.session import Generation, GenerationParams, Session
+    from gguf_spec.session import Session
     from gguf_spec.setup import Setup
 
 

@@ -1,0 +1,189 @@
+"""One answer: steps of the engine become text, and at the end a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gguf_spec.engine import Request
+from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.stats import DraftCounts
+from gguf_spec.text import Detokenizer, StopStrings
+
+if TYPE_CHECKING:
+    from gguf_spec.session import Session
+
+# Tokens from before a new text that are kept with it: n-grams across the seam stay known.
+_SEAM = 32
+
+
+class Delta(NamedTuple):
+    """What a step added: text that is new, and the ids behind it.
+
+    During prefill ``text`` is empty and ``prefilled`` of ``n_prompt`` tokens are done. The last
+    ``n_accepted`` of a step's drafted tokens are at the front of ``tokens``.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    n_accepted: int
+    prefilled: int
+    n_prompt: int
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParams:
+    """How one answer is made. ``max_tokens`` None: until an end token or a full context.
+
+    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds.
+    """
+
+    sampling: SamplingParams
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_end: bool = False
+    predicted: tuple[int, ...] = ()
+
+
+class Generation:
+    """One answer in the making. Iterate for ``Delta``s; afterwards ``text``, ``tokens`` and
+    ``report`` hold all of it. Stop iterating, or call ``cancel``, at any time."""
+
+    def __init__(self, session: Session, prompt: Sequence[int], params: GenerationParams) -> None:
+        self.params = params
+        self.text = ""
+        self.tokens: list[int] = []
+        self.finish_reason: str | None = None
+        self.n_prompt = len(prompt)
+        self._session = session
+        self._sequence = session.sequence
+        self._cancelled = False
+        self._detokenizer = Detokenizer(session.model.piece)
+        self._stops = StopStrings(params.stop)
+        request = Request(
+            prompt,
+            Sampler(params.sampling, breaks=session.breaks_repetition),
+            params.max_tokens,
+            ignore_end=params.ignore_end,
+        )
+        session.pool.predict(params.predicted)
+        self._steps = session.engine.generate(session.sequence, request)
+
+    def cancel(self) -> None:
+        """End the answer after the step in progress. May be called from a signal handler."""
+        self._cancelled = True
+
+    def __iter__(self) -> Iterator[Delta]:
+        steps = self._steps
+        try:
+            for step in steps:
+                delta = self._take(step.tokens, step.n_accepted, step.prefilled, step.finish_reason)
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+                if self._cancelled:
+                    break
+        finally:
+            steps.close()  # type: ignore[attr-defined]
+            if self.finish_reason is None:
+                self.finish_reason = "cancelled"
+                self.text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+            # With some of what was there before, so that the n-grams across the seam are known.
+            new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
+            self._session.remember(self._sequence.history[new:])
+
+    def report(self) -> dict[str, Any]:
+        """The JSON document of ``gguf-spec run --json``."""
+        session, sequence = self._session, self._sequence
+        setup, sampling = session.setup, self.params.sampling
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.n_prompt,
+            "cached_tokens": sequence.progress.cached_tokens,
+            "completion_tokens": len(self.tokens),
+            "seed": sampling.seed,
+            "sampling": sampling.described(),
+            "model": {
+                "ref": setup.ref,
+                "arch": setup.target.arch,
+                "quant": setup.target.quant,
+                "n_ctx": setup.n_ctx,
+            },
+            "spec": self._spec_report(),
+            "timings": self._timings(),
+        }
+
+    def _take(
+        self,
+        new: Sequence[int],
+        n_accepted: int,
+        prefilled: int,
+        finish_reason: str | None,
+    ) -> Delta:
+        """Turn tokens into text, up to the one that completes a stop string."""
+        text = ""
+        taken = 0
+        for token in new:
+            taken += 1
+            text += self._stops.feed(self._detokenizer.feed(token))
+            if self._stops.hit is not None:
+                finish_reason = "stop"
+                break
+        self.tokens += new[:taken]
+        if self._stops.hit is not None:
+            self._sequence.truncate(len(self.tokens))
+        elif finish_reason is not None:
+            text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+        self.text += text
+        self.finish_reason = finish_reason
+        return Delta(
+            text,
+            tuple(new[:taken]),
+            min(n_accepted, taken),
+            prefilled,
+            self.n_prompt,
+            finish_reason,
+        )
+
+    def _spec_report(self) -> dict[str, Any]:
+        spec = self._sequence.progress.spec
+        total = spec.total
+        return {
+            "types": list(self._session.spec_types),
+            "verify": "match",
+            "exactness": "seed-exact",
+            "steps": spec.steps,
+            **_counts(total),
+            "acceptance_rate": total.acceptance_rate,
+            "mean_acceptance_length": total.mean_acceptance_length,
+            "accepted_per_position": total.accepted_per_position,
+            "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
+            "control": {"enabled": False, "cost": {}, "paused": None},
+        }
+
+    def _timings(self) -> dict[str, float | None]:
+        timings = self._sequence.timings()
+        timings.load_seconds = self._session.load_seconds
+        fields = asdict(timings)
+        n_prefilled = self.n_prompt - self._sequence.progress.cached_tokens
+        return {
+            **fields,
+            "prefill_tokens_per_second": _rate(n_prefilled, timings.prefill_seconds),
+            "decode_tokens_per_second": _rate(len(self.tokens) - 1, timings.decode_seconds),
+        }
+
+
+def _counts(counts: DraftCounts) -> dict[str, int]:
+    return {
+        "num_drafts": counts.num_drafts,
+        "num_draft_tokens": counts.num_draft_tokens,
+        "num_accepted_tokens": counts.num_accepted_tokens,
+    }
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count > 0 and seconds > 0 else None
