@@ -52,9 +52,12 @@ class Recorder(Sampler):
         super().__init__(SamplingParams())
         self.rows: list[Row] = []
 
-    def sample(self, logits: Row, position: int) -> int:
+    def fresh(self) -> Sampler:
+        return self
+
+    def sample(self, logits: Row, position: int, previous: Sequence[int] = ()) -> int:
         self.rows.append(logits.copy())
-        return super().sample(logits, position)
+        return super().sample(logits, position, previous)
 
 
 def complete(
