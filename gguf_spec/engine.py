@@ -318,7 +318,9 @@ class Engine:
         sequence.start(request)
         try:
             while sequence.active:
-                yield from (step for step in self.step() if step.seq == sequence.seq)
+                for step in self.step():
+                    if step.seq == sequence.seq:
+                        yield step
         finally:
             sequence.finish("cancelled")
 
@@ -341,7 +343,9 @@ class Engine:
 
     def _checkpoints(self, runs: Iterable[Run]) -> dict[int, object]:
         target = self.target
-        short = target.max_width if target.removes_tail else target.n_rollback + 1
+        if target.removes_tail:
+            return {}
+        short = target.n_rollback + 1
         return {run.seq: target.save(run.seq) for run in runs if run.n_outputs > short}
 
     def _decode_without_drafts(self, members: Sequence[SequenceState]) -> list[Run] | None:

@@ -61,7 +61,7 @@ class Generation:
         self._sequence = session.sequence
         self._cancelled = False
         self._detokenizer = Detokenizer(session.model.piece)
-        self._stops = StopStrings(params.stop)
+        self._stops = StopStrings(params.stop) if params.stop else None
         request = Request(
             prompt,
             Sampler(params.sampling, breaks=session.breaks_repetition),
@@ -89,7 +89,7 @@ class Generation:
             steps.close()  # type: ignore[attr-defined]
             if self.finish_reason is None:
                 self.finish_reason = "cancelled"
-                self.text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+                self.text += self._rest()
             # With some of what was there before, so that the n-grams across the seam are known.
             new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
             self._session.remember(self._sequence.history[new:])
@@ -125,29 +125,34 @@ class Generation:
         finish_reason: str | None,
     ) -> Delta:
         """Turn tokens into text, up to the one that completes a stop string."""
+        stops = self._stops
         text = ""
-        taken = 0
-        for token in new:
-            taken += 1
-            text += self._stops.feed(self._detokenizer.feed(token))
-            if self._stops.hit is not None:
+        for taken, token in enumerate(new, 1):
+            text += self._detokenizer.feed(token) if stops is None else self._watched(token)
+            if stops is not None and stops.hit is not None:
                 finish_reason = "stop"
+                new = new[:taken]
+                n_accepted = min(n_accepted, taken)
                 break
-        self.tokens += new[:taken]
-        if self._stops.hit is not None:
-            self._sequence.truncate(len(self.tokens))
-        elif finish_reason is not None:
-            text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
+        self.tokens += new
+        if finish_reason is not None:
+            if stops is not None and stops.hit is not None:
+                self._sequence.truncate(len(self.tokens))
+            else:
+                text += self._rest()
         self.text += text
         self.finish_reason = finish_reason
-        return Delta(
-            text,
-            tuple(new[:taken]),
-            min(n_accepted, taken),
-            prefilled,
-            self.n_prompt,
-            finish_reason,
-        )
+        return Delta(text, tuple(new), n_accepted, prefilled, self.n_prompt, finish_reason)
+
+    def _watched(self, token: int) -> str:
+        """The text that ``token`` lets through to the reader."""
+        assert self._stops is not None
+        return self._stops.feed(self._detokenizer.feed(token))
+
+    def _rest(self) -> str:
+        """What was held back at the end of the answer."""
+        text = self._detokenizer.flush()
+        return text if self._stops is None else self._stops.feed(text) + self._stops.flush()
 
     def _spec_report(self) -> dict[str, Any]:
         spec = self._sequence.progress.spec

@@ -60,7 +60,7 @@ class Batch:
             for run in runs:
                 self._flag(run)
             self._shape = shape
-        self.raw.n_tokens = n
+            self.raw.n_tokens = n
         tokens, positions = self._token_items, self._position_items
         for run in runs:
             row, start = run.row, run.start

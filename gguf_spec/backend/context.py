@@ -173,8 +173,14 @@ class LlamaContext:
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Logits of batch row ``row``; see ``ModelContext.logits``."""
-        self._synchronize()
-        address = self._logits_at(self._handle, row)
+        handle = self._handle or self.handle
+        if self._synchronized:
+            address = self._logits_at(handle, row)
+        else:
+            begun = perf_counter()
+            address = self._logits_at(handle, row)  # waits for the computation
+            self.busy_seconds += perf_counter() - begun
+            self._synchronized = True
         view = self._views.get(address)
         return self._view(address, row) if view is None else view
 
@@ -272,13 +278,15 @@ class LlamaContext:
         """``llama_decode`` of the batch, which holds ``runs``: ``n`` rows."""
         if not self.params.causal and n > self.n_ubatch:
             raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
+        handle = self._handle or self.handle
         begun = perf_counter()
-        result = self._decode(self.handle, self._batch.raw)
+        result = self._decode(handle, self._batch.raw)
         self.busy_seconds += perf_counter() - begun
         self._synchronized = False
         self._states.computed = 0 if result else n
-        for run in runs:
-            self._last_width[run.seq] = 0 if result else len(run.tokens)
+        if self.n_rollback:
+            for run in runs:
+                self._last_width[run.seq] = 0 if result else len(run.tokens)
         if result == 1:
             raise NoSlotError(f"the cache has no room for {n} tokens")
         if result:
