@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 
 from gguf_spec.context import ModelContext, Run
@@ -90,7 +91,7 @@ class NgramIndex:
         return self._previous[start - self._base]
 
 
-class NgramDrafter:
+class NgramDrafter(ABC):
     """Base of the n-gram drafters; they say what to look for, and what they learn.
 
     A draft comes from the first of these that has one: the predicted text of the pool while the
@@ -120,20 +121,20 @@ class NgramDrafter:
 
     # ------------------------------------------------- what a type defines
 
+    @abstractmethod
     def _find(self, limit: int) -> list[int]:
         """A draft from the history; at least ``limit`` tokens of it, if there are as many."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _find_in_pool(self, pool: Pool) -> list[int]:
         """A draft from the earlier texts of ``pool``."""
-        raise NotImplementedError
 
     def _learn(self, offered: int, matched: int, refuted: bool) -> None:
         """What became of the last draft from ``_find``; see :meth:`Trust.learn`."""
 
+    @abstractmethod
     def _reset(self, base: int) -> None:
         """Forget the history, of which only tokens from ``base`` on are to be indexed."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------ protocol
 
