@@ -129,7 +129,7 @@ class NgramDrafter(ABC):
     def _find_in_pool(self, pool: Pool) -> list[int]:
         """A draft from the earlier texts of ``pool``."""
 
-    def _learn(self, offered: int, matched: int, refuted: bool) -> None:
+    def _learn(self, offered: int, matched: int, refuted: bool) -> None:  # noqa: B027 (optional)
         """What became of the last draft from ``_find``; see :meth:`Trust.learn`."""
 
     @abstractmethod
@@ -146,7 +146,7 @@ class NgramDrafter(ABC):
         self._n_prompt = len(history)
         self._start_trust()
 
-    def observe(self, target: ModelContext, run: Run) -> None:
+    def observe(self, target: ModelContext, run: Run) -> None:  # noqa: B027 (as the protocol wants)
         """Nothing to learn from the target."""
 
     def draft(self, limit: int, sampler: Sampler) -> Draft:
