@@ -30,7 +30,7 @@ MAKERS: dict[str, Callable[[Pool | None], Drafter]] = {
 }
 STACKS = {
     **{kind: (kind,) for kind in MAKERS},
-    "all": ("ngram-map-k4v", "ngram-map-k", "ngram-mod", "ngram-simple", "ngram-cache"),
+    "all": ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
     "mod, k4v": ("ngram-mod", "ngram-map-k4v"),
     "cache, simple": ("ngram-cache", "ngram-simple"),
 }
@@ -53,7 +53,7 @@ def open_stack(
 @pytest.mark.parametrize("name", STACKS)
 def test_equals_plain_decoding_and_is_accepted(name: str, removes: bool) -> None:
     drafted = accepted = 0
-    for seed in SEEDS:
+    for seed in range(50):
         wanted = request(seed, prompt=echo_prompt(seed))
         hot = request(seed, prompt=wanted.prompt[:-3], temperature=0.8)  # type: ignore[arg-type]
         expected = plain(wanted), plain(hot)
@@ -67,7 +67,29 @@ def test_equals_plain_decoding_and_is_accepted(name: str, removes: bool) -> None
             # The same sequence goes on with another, shorter prompt.
             assert run_all(engine, [(sequence, hot)])[0] == expected[1]
     assert drafted > 1000
-    assert accepted / drafted > 0.2
+    # Wiring mistakes end near chance, 1 in 24. All five types in llama.cpp's order reach 0.18 here,
+    # less than each of them alone.
+    assert accepted / drafted > (4 / 24 if name == "all" else 0.2)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+@pytest.mark.parametrize("name", STACKS)
+def test_three_sequences_equal_plain_decoding(name: str, removes: bool) -> None:
+    accepted = 0
+    for seed in range(50):
+        wanted = [
+            request(
+                seed, prompt=echo_prompt(seed + 100 * i), temperature=0.8 * (i % 2), max_tokens=24
+            )
+            for i in range(3)
+        ]
+        expected = [plain(w) for w in wanted]
+        for length in LENGTHS:
+            engine = Engine(ToyContext(seed, n_seq_max=3, removes_tail=removes))
+            sequences = [open_stack(engine, STACKS[name], None, length) for _ in wanted]
+            assert run_all(engine, list(zip(sequences, wanted, strict=True))) == expected
+            accepted += sum(s.progress.spec.total.num_accepted_tokens for s in sequences)
+    assert accepted > 1000
 
 
 def spec_of(seed: int, stack: tuple[str, ...], pool: Pool | None, prompt: list[int]) -> SpecStats:
