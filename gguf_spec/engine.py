@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Literal, NamedTuple
 
 from gguf_spec.context import ModelContext, NoSlotError, Run
-from gguf_spec.control import Controller, Round
+from gguf_spec.control.base import Controller, Offer, Round
 from gguf_spec.drafters.base import Draft, Drafter, reusable
 from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
@@ -198,7 +198,15 @@ class SequenceState:
             source = self._draft.source if n_drafted else None
             self.progress.spec.observe_step(source, n_drafted, n_accepted)
             self.controller.record(
-                Round(self._drafter, n_drafted, n_accepted, self._draft_seconds, decode_seconds)
+                Round(
+                    self._drafter,
+                    n_drafted,
+                    n_accepted,
+                    self._draft_seconds,
+                    decode_seconds,
+                    tokens,
+                    run.start,
+                )
             )
         self._check_finished(last, position + n_accepted + 1)
         return Step(
@@ -231,10 +239,11 @@ class SequenceState:
         draft = _NO_DRAFT
         for choice in self.controller.choose(limit):
             n_max = min(choice.n_max, limit)
-            offer = self.drafters[choice.drafter].draft(n_max, self._draft_sampler)
-            tokens = self._legal(offer.tokens[:n_max])
-            if tokens and len(tokens) >= choice.n_min:
-                draft, self._drafter = Draft(tokens, offer.source), choice.drafter
+            made = self.drafters[choice.drafter].draft(n_max, self._draft_sampler)
+            tokens = self._legal(made.tokens[:n_max])
+            n = self.controller.judge(choice, Offer(choice.drafter, tokens, made.match))
+            if n:
+                draft, self._drafter = Draft(tokens[:n], made.source), choice.drafter
                 break
         self._draft_seconds = perf_counter() - begun
         self.progress.draft_seconds += self._draft_seconds

@@ -13,10 +13,14 @@ from gguf_spec.sampling import Sampler
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may come next, and who says so. An empty draft is plain decoding."""
+    """Tokens that may come next, and who says so. An empty draft is plain decoding.
+
+    ``match`` is of a draft that was copied: how many tokens before it agree, as far as was looked.
+    """
 
     tokens: Sequence[int]
     source: str
+    match: int = 0
 
 
 class Drafter(Protocol):
