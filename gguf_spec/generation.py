@@ -167,6 +167,7 @@ class Generation:
             "mean_acceptance_length": total.mean_acceptance_length,
             "accepted_per_position": total.accepted_per_position,
             "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
+            "drafts": self._session.drafts_report(),
             "control": {"enabled": False, "cost": {}, "paused": None},
         }
 

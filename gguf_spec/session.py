@@ -17,7 +17,7 @@ from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
-from gguf_spec.errors import InputError
+from gguf_spec.errors import GgufSpecError, InputError
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
@@ -43,7 +43,7 @@ class Session:
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
         try:
-            self._load(setup, progress)
+            self._load_some(setup, progress)
         except BaseException:
             self.close()
             raise
@@ -111,6 +111,36 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def drafts_report(self) -> list[dict[str, str | None]]:
+        """The drafters that are models: spec type, file (None: in the target's own), and whether
+        it was ``asked`` for or is a ``sibling`` found beside the target."""
+        return [
+            {
+                "type": draft.spec_type,
+                "ref": None if draft.inside else draft.ref,
+                "origin": "inside"
+                if draft.inside
+                else "sibling"
+                if draft.spec_type in self.setup.siblings
+                else "asked",
+            }
+            for draft in self.setup.drafts
+            if draft.spec_type in self.spec_types
+        ]
+
+    def _load_some(self, setup: Setup, progress: LoadProgress | None) -> None:
+        """Load everything; or what was asked for, if a file that nobody named does not load."""
+        extras = setup.siblings if setup.profile.spec.types == ("auto",) else ()
+        try:
+            self._load(setup, progress)
+        except GgufSpecError as error:
+            if not extras:
+                raise
+            self.close()
+            self.setup = setup.without(extras)
+            self._load(self.setup, progress)
+            self.warnings.append(f"no {', '.join(extras)}: {error.message}")
 
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
         target = setup.profile.target

@@ -28,6 +28,8 @@ def prepare_setup(profile: Profile, out: Output, *, name: str = "") -> Setup:
         setup = prepare(profile, name=name, progress=wait.stage)
     for warning in setup.warnings:
         out.warning(warning)
+    for remark in setup.remarks:
+        out.remark(remark)
     out.note(setup_line(setup))
     return setup
 

@@ -13,7 +13,7 @@ import typer
 from gguf_spec.cli import values
 from gguf_spec.cli.output import State
 
-#: ``gguf_spec.setup.AVAILABLE_TYPES``, which a help text cannot wait for.
+#: ``gguf_spec.draft_choice.AVAILABLE_TYPES``, which a help text cannot wait for.
 SPEC_TYPES = (
     "ngram-simple",
     "ngram-map-k",
