@@ -100,7 +100,7 @@ def _read_named(read: Reader, ref: str, kind: str) -> ModelInfo:
             f"{error.hint}; if the draft is elsewhere: -d {name}FILE; without it: "
             f"--spec-type {NGRAM_TYPES[0]}"
         )
-        raise RefError(f"the draft is not here: {error.message}", hint=hint) from error
+        raise RefError(f"{kind}: {error.message}", hint=hint) from error
 
 
 def _told_types(wanted: tuple[str, ...], files: dict[str, DraftFile]) -> tuple[str, ...]:

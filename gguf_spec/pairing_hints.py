@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from gguf_spec.header import ModelInfo
 from gguf_spec.hidden_states import MTP_ARCHS, NEXTN, state_problem
-from gguf_spec.pairing_heads import wanted_states
 
 #: For drafts whose tokenizer is another one.
 TRANSLATE = "--set spec.translate=true lets it draft through the text"
@@ -43,7 +42,7 @@ def head_offers(target: ModelInfo) -> tuple[Offer, ...]:
 def made_for(head: ModelInfo, kind: str) -> str:
     """What target a draft head was made for, as far as its header says."""
     width = head.arch_uint("target_hidden_size") if kind == "draft-eagle3" else head.n_embd
-    layers = [layer for layer in _layers(head, kind) if layer != NEXTN]
+    layers = head.read_numbers(f"{head.arch}.target_layers")
     told = f"states of {width} values"
     if layers:
         told += f", layers {', '.join(map(str, layers))}"
@@ -75,7 +74,3 @@ def instead(target: ModelInfo, draft: ModelInfo, kind: str, *, own_head: bool) -
 def _without_file(own_head: bool) -> str:
     types = "draft-mtp and n-grams need" if own_head else "n-grams need"
     return f"{types} no file (leave -d/--draft out)"
-
-
-def _layers(head: ModelInfo, kind: str) -> tuple[int, ...]:
-    return wanted_states(kind, head, head) if kind != "draft-mtp" else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def test_list(cli: Cli) -> None:
     assert found["demo"]["spec_types"] == ["ngram-map-k4v"]
     assert found["bad"]["error"]
     text = cli("profiles", "list").out
-    assert "mine  Mine" in text
+    assert re.search(r"^mine +Mine$", text, re.MULTILINE)
     assert "cannot be used" in text
 
 
