@@ -215,8 +215,8 @@ def _with_found(message: str, kind: str, others: list[Sibling], found: Search) -
 def _possible(target: ModelInfo) -> str:
     kinds = [offer.type for offer in offers(target) if offer.how != "no"]
     return (
-        f"with a file (-d/--draft REF) {', '.join(kinds)} are possible for {target.arch} models; "
-        "n-grams need none"
+        f"{target.arch} models can have, with a file (-d/--draft REF): {', '.join(kinds)}; n-grams "
+        "need none"
     )
 
 

@@ -206,18 +206,21 @@ def search(target: ModelInfo) -> Search:
     listings = [_list(folder, distance) for folder, distance in _folders(path)]
     problems = [listing.problem for listing in listings if listing.problem is not None]
     seen = {os.path.realpath(file) for file in target.files}
-    found = []
-    for candidate in candidates(path, listings, target.quant):
+    found: list[Candidate] = []
+    named = candidates(path, listings, target.quant)
+    for candidate in named:
         name = os.path.realpath(candidate.path)
-        if name not in seen:
-            seen.add(name)
-            found.append(candidate)
-    if len(found) > MAX_HEADERS:
-        problems.append(
-            f"{len(found)} files are named like drafters; the last {len(found) - MAX_HEADERS} "
-            "were not looked at"
-        )
-    return Search(target, tuple(found[:MAX_HEADERS]), tuple(problems))
+        if name in seen:
+            continue
+        if len(found) == MAX_HEADERS:
+            problems.append(
+                f"{len(named)} files are named like drafters; only the {MAX_HEADERS} whose names "
+                "fit best were looked at"
+            )
+            break
+        seen.add(name)
+        found.append(candidate)
+    return Search(target, tuple(found), tuple(problems))
 
 
 def _kinship(ours: str, theirs: str) -> int:
@@ -226,8 +229,8 @@ def _kinship(ours: str, theirs: str) -> int:
     short, long = sorted((ours, theirs), key=len)
     if not short:
         return 2
-    inside = rf"(^|[{_SEPARATORS}]){re.escape(short)}($|[{_SEPARATORS}])"
-    return 1 if re.search(inside, long) else 2
+    words = str.maketrans(dict.fromkeys(_SEPARATORS, " "))
+    return 1 if f" {short} ".translate(words) in f" {long} ".translate(words) else 2
 
 
 def _others(ours: str, listings: Sequence[Listing]) -> bool:

@@ -64,6 +64,8 @@ def test_the_nearer_folder_then_the_same_quantization_then_the_nearest_bits() ->
         "above/mtp-m-Q4_K_M.gguf",
     ]
     assert ranked("m-Q8_0.gguf", *names)[0] == "mtp-m-Q8_0.gguf"
+    four = ("mtp-m-Q4_0.gguf", "mtp-m-Q4_K_S.gguf", "mtp-m-Q4_K_M.gguf")
+    assert ranked("m-Q4_K_M.gguf", *four)[0] == "mtp-m-Q4_K_M.gguf"
     assert ranked("m-F16.gguf", *names)[0] == "mtp-m-BF16.gguf"
     assert ranked("m.gguf", *names, quant="Q5_K_M")[0] == "mtp-m-Q5_K_M.gguf"
 
