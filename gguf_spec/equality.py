@@ -119,7 +119,7 @@ def rows_needed(widths: Sequence[int]) -> int:
 
 
 def _batches(width: int) -> int:
-    return max(LEAST_ROWS // width, 1)
+    return -(-LEAST_ROWS // width)
 
 
 def _compare(text: _Text, depth: int, width: int, single: Sequence[Logits]) -> WidthResult:

@@ -58,8 +58,8 @@ class WidthLimits:
     """The widest batches that compute what single decoding does, by depth.
 
     ``limits[i]`` holds at ``depths[i]``, both ascending in depth. Between two depths the smaller
-    of their limits holds; before the first and behind the last nothing is known, and 1 holds, with
-    the one exception that a shorter cache than the first cannot be split in more ways.
+    of their limits holds. Before the first the first one does: a shorter cache is not split in more
+    ways. Behind the last nothing is known, and 1 holds.
     """
 
     depths: tuple[int, ...] = ()
@@ -70,6 +70,8 @@ class WidthLimits:
         if not self.depths or depth > self.depths[-1]:
             return 1
         right = bisect_left(self.depths, depth)
+        if self.depths[right] == depth:
+            return self.limits[right]
         return min(self.limits[max(right - 1, 0) : right + 1])
 
     @property

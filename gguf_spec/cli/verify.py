@@ -69,7 +69,7 @@ def verify(
     """
     from gguf_spec.cli.answer import open_session, prepare_setup
     from gguf_spec.cli.choice import make_profile, profile_name
-    from gguf_spec.errors import RunError
+    from gguf_spec.errors import UsageError
     from gguf_spec.exact import remember, store_path
     from gguf_spec.verification import verify_session
     from gguf_spec.widths import DEPTHS, WIDTHS
@@ -79,7 +79,7 @@ def verify(
     setup = prepare_setup(profile, out, name=profile_name(where, options))
     deepest = max(depth or [0])
     if deepest >= setup.n_ctx:
-        raise RunError(
+        raise UsageError(
             f"--depth {deepest} leaves no room in a context of {setup.n_ctx} tokens",
             hint=f"-c {deepest + max(WIDTHS)} would",
         )
