@@ -161,6 +161,7 @@ class Generation:
             "types": list(self._session.spec_types),
             "verify": "match",
             "exactness": "seed-exact",
+            "verified": self._session.verified,
             "steps": spec.steps,
             **_counts(total),
             "acceptance_rate": total.acceptance_rate,
