@@ -14,7 +14,7 @@ An empty draft is plain decoding: the same round with one row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, NamedTuple
@@ -100,6 +100,13 @@ class SequenceState:
         self._draft_seconds = 0.0
         self.consistent = True
         """Whether the caches are known to hold what ``n_cached`` says."""
+        self.width_limit: Callable[[int], int] | None = None
+        """The most rows of a batch, by the tokens that are in the cache before it; None: as many
+        as the target takes."""
+        self.keeps_whole_chunks = False
+        """Whether only those parts of the cache are used again that a new prompt would fill in the
+        same way: whole chunks of n_ubatch tokens, decoded as such."""
+        self._n_chunked = 0
 
     @property
     def active(self) -> bool:
@@ -122,12 +129,17 @@ class SequenceState:
         self.progress = Progress(started=perf_counter())
         # The last prompt token is decoded in any case: its logits give the first token.
         keep = min(self.history.common_prefix(prompt), self.n_cached, len(prompt) - 1)
+        if self.keeps_whole_chunks:
+            keep = min(keep, self._n_chunked) // target.n_ubatch * target.n_ubatch
         keep = reusable(self.drafters, prompt, keep)
+        if self.keeps_whole_chunks:
+            keep -= keep % target.n_ubatch
         if not self.consistent or (keep < self.n_cached and not target.remove(self.seq, keep)):
             target.clear(self.seq)
             keep = 0
         self.consistent = True
         self.n_cached = self.progress.cached_tokens = keep
+        self._n_chunked = min(self._n_chunked, keep)
         self.history.truncate(keep)
         self.history.extend(prompt[keep:])
         self._request = request
@@ -178,6 +190,8 @@ class SequenceState:
         target, drafters, history = self._target, self.drafters, self.history
         for drafter in drafters:
             drafter.observe(target, run)
+        if run.start == self._n_chunked and len(run.tokens) == target.n_ubatch:
+            self._n_chunked += len(run.tokens) * (self.n_cached < self._n_prompt)
         if not run.n_outputs:
             self.n_cached += len(run.tokens)
             return Step(self.seq, prefilled=self.n_cached)
@@ -233,6 +247,8 @@ class SequenceState:
         if self._request.max_tokens is not None:
             # A step emits one token more than it accepts.
             limit = min(limit, self._request.max_tokens - self.n_completion - 1)
+        if self.width_limit is not None:
+            limit = min(limit, self.width_limit(len(self.history) - 1) - 1)
         if limit <= 0:
             return _NO_DRAFT
         begun = perf_counter()

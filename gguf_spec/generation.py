@@ -161,12 +161,14 @@ class Generation:
             "types": list(self._session.spec_types),
             "verify": "match",
             "exactness": "seed-exact",
+            "verified": self._session.verified,
             "steps": spec.steps,
             **_counts(total),
             "acceptance_rate": total.acceptance_rate,
             "mean_acceptance_length": total.mean_acceptance_length,
             "accepted_per_position": total.accepted_per_position,
             "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
+            "drafts": self._session.drafts_report(),
             "control": {"enabled": False, "cost": {}, "paused": None},
         }
 

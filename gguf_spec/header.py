@@ -293,6 +293,10 @@ def _role(info: ModelInfo, names: set[str]) -> str:
         return "adapter"
     if kind == "mmproj" or arch == "clip":
         return "mmproj"
+    if kind == "imatrix":
+        return "imatrix"
+    if arch == "controlvector":
+        return "controlvector"
     if arch == "eagle3":
         return "draft-eagle3"
     if arch == "dflash":

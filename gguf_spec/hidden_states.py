@@ -43,12 +43,14 @@ def state_problem(arch: str, n_layer: int, layers: Sequence[int]) -> str | None:
     An id is the index of a layer whose input is meant, ``n_layer`` the output of the last one, or
     ``NEXTN``.
     """
+    # A layer that is not there comes first: it says that the file was made for a deeper target.
+    for layer in layers:
+        if layer != NEXTN and not 0 <= layer <= n_layer:
+            return f"layer {layer} is wanted, the target has {n_layer} layers"
     for layer in layers:
         if layer == NEXTN:
             if arch not in NEXTN_ARCHS:
                 return f"llama.cpp does not hand out the last hidden state of {arch} models"
-        elif not 0 <= layer <= n_layer:
-            return f"layer {layer} is wanted, the target has {n_layer} layers"
         elif arch not in LAYER_INPUT_ARCHS:
             return f"llama.cpp does not hand out the layer inputs of {arch} models"
         elif layer == n_layer and arch not in LAST_OUTPUT_ARCHS:

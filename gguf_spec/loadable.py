@@ -91,10 +91,24 @@ FULL_ROTARY = frozenset([
     "starcoder2",
 ])  # fmt: skip
 DELTA_NETS = frozenset(["qwen35", "qwen35moe", "qwen3next"])
+#: Role -> what the file is, and what to do with it.
 WEIGHTLESS_ROLES = {
-    "adapter": "a LoRA adapter, not a model",
-    "mmproj": "a vision or audio projector, not a language model",
+    "adapter": (
+        "a LoRA adapter, not a model",
+        "name the model it adapts, and the adapter with --set target.lora=FILE",
+    ),
+    "mmproj": (
+        "a vision or audio projector, not a language model",
+        "name the language model that it belongs to",
+    ),
+    "imatrix": (
+        "an importance matrix, not a model",
+        "it is an input of llama-quantize; name the quantized model",
+    ),
+    "controlvector": ("a control vector, not a model", "name a model"),
 }
+#: Architectures of drafters that forks write and llama.cpp does not know -> what it calls them.
+FORK_ARCHS = {"gemma4_assistant": "gemma4-assistant", "gemma4-dflash-draft": "dflash"}
 
 #: Types of tensors that no weight has: libllama multiplies with none of them.
 NO_WEIGHTS = frozenset(["I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"])
@@ -173,18 +187,29 @@ def _check_file(info: ModelInfo) -> None:
             f"this is part {info.split_no + 1} of {info.split_count}",
             "a split model is loaded by its first part",
         )
-    if info.arch is None:
-        raise _fail(info, "the file does not say general.architecture")
 
 
 def _check_role(info: ModelInfo, as_target: bool) -> None:
     if info.role in WEIGHTLESS_ROLES:
-        raise _fail(info, f"this is {WEIGHTLESS_ROLES[info.role]}")
+        what, hint = WEIGHTLESS_ROLES[info.role]
+        raise _fail(info, f"this is {what}", hint)
+    if info.arch is None:
+        raise _fail(info, "the file does not say general.architecture")
     if not info.tensors:
-        raise _fail(info, "the file has no tensors (a vocabulary, or an imatrix)")
+        raise _fail(info, "the file has no tensors: a vocabulary, not a model", "name a model")
+    if info.arch in FORK_ARCHS:
+        raise _fail(
+            info,
+            f"this drafter's architecture is {info.arch}, which only a fork of llama.cpp knows",
+            f"take a file of architecture {FORK_ARCHS[info.arch]}, as llama.cpp converts it",
+        )
     # Opened like a target, a file with the MTP block alone ends the process with SIGSEGV.
     if as_target and info.role != "target":
-        raise _fail(info, f"this is a drafter ({info.role}): it cannot generate text by itself")
+        raise _fail(
+            info,
+            f"this is a drafter ({info.role}): it cannot generate text by itself",
+            "name the model that it was made for, and this file with -d/--draft",
+        )
     if as_target and info.metadata.get(f"{info.arch}.attention.causal") is False:
         raise _fail(info, "attention.causal is false: an encoder, which cannot generate text")
 

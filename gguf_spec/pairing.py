@@ -7,12 +7,13 @@ common/speculative.cpp. There a refusal is a line in the debug log; here it name
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gguf_spec.block_format import block_problem
 from gguf_spec.header import ModelInfo
 from gguf_spec.loadable import VOCAB_TYPES, token_texts
 from gguf_spec.pairing_heads import eagle3_problem, mtp_problem
+from gguf_spec.pairing_hints import Offer, head_offers, instead
 
 AVAILABLE_DRAFT_TYPES = frozenset({
     "draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark",
@@ -29,6 +30,13 @@ ROLE_TYPES = {
     "draft-mtp": "draft-mtp",
     "assistant": "draft-mtp",
     "target": "draft-simple",
+}
+#: What such a file is good for, by role.
+NO_DRAFTER_HINTS = {
+    "mmproj": "it reads images for its model; a draft is a smaller model or a draft head",
+    "adapter": "a LoRA adapter is applied to the target: --set target.lora=FILE",
+    "imatrix": "it is for quantizing a model; a draft is a smaller model or a draft head",
+    "controlvector": "control vectors are not available in this version",
 }
 #: What has to be right besides the vocabularies, by speculation type.
 HEAD_RULES: dict[str, Callable[[ModelInfo, ModelInfo], str | None]] = {
@@ -59,20 +67,34 @@ NO_BOS_PRE = frozenset(["glm4", "glm5", "chatglm-bpe"])
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``type`` is the speculation type the draft file is for; None when it is no drafter at all."""
+    """``type`` is the speculation type the draft file is for; None when it is no drafter at all.
+
+    ``hint`` says what would work instead, where the pair is not usable.
+    """
 
     usable: bool
     type: str | None
     reason: str
+    hint: str = field(default="", compare=False)
 
 
 def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
     """Can ``draft`` draft for ``target``? HeaderError if a file changed meanwhile."""
     if target.role != "target":
-        return Pair(False, None, f"{target.name} is no target: its role is {target.role}")
+        return Pair(
+            False,
+            None,
+            f"{target.name} is no target: its role is {target.role}",
+            "name the model that is to write the text first, then its draft",
+        )
     kind = ROLE_TYPES.get(draft.role)
     if kind is None:
-        return Pair(False, None, f"{draft.name} is no drafter: its role is {draft.role}")
+        return Pair(
+            False,
+            None,
+            f"{draft.name} is no drafter: its role is {draft.role}",
+            NO_DRAFTER_HINTS.get(draft.role, ""),
+        )
     if kind not in AVAILABLE_DRAFT_TYPES:
         return Pair(
             False,
@@ -85,7 +107,8 @@ def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
     # A head never reads a text from its start: whether one begins with bos is up to the target.
     reason = reason or _vocabulary_problem(target, draft, added=rule is None)
     if reason is not None:
-        return Pair(False, kind, reason)
+        own = own_head(target).usable
+        return Pair(False, kind, reason, instead(target, draft, kind, own_head=own))
     return Pair(
         True,
         kind,
@@ -101,6 +124,22 @@ def own_head(target: ModelInfo) -> Pair:
     if reason is None:
         return Pair(True, "draft-mtp", f"{target.name} has an MTP head of its own")
     return Pair(False, "draft-mtp" if target.n_layer_nextn else None, reason)
+
+
+def offers(target: ModelInfo) -> tuple[Offer, ...]:
+    """Which kinds of drafts a target can have, and why not the others; none for other roles."""
+    if target.role != "target":
+        return ()
+    own = own_head(target)
+    made = [Offer("draft-simple", "file", "with a smaller model that has the same tokenizer")]
+    for offer in head_offers(target):
+        if offer.type == "draft-mtp" and own.usable:
+            made.append(Offer("draft-mtp", "alone", own.reason))
+        elif offer.type == "draft-mtp" and offer.how == "file":
+            made.append(Offer("draft-mtp", "file", f"{own.reason}; {offer.reason}"))
+        else:
+            made.append(offer)
+    return tuple(made)
 
 
 def _vocabulary_problem(target: ModelInfo, draft: ModelInfo, *, added: bool) -> str | None:

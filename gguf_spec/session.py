@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -17,7 +18,8 @@ from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
-from gguf_spec.errors import InputError
+from gguf_spec.errors import BackendError, GgufSpecError, InputError
+from gguf_spec.exact import cache_types, known_limits, store_path, summary_of
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
@@ -25,25 +27,42 @@ from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
+from gguf_spec.verify_store import load_record
+from gguf_spec.widths import WidthLimits
 
 LoadProgress = Callable[[str, float], None]
+WaitProgress = Callable[[str, int, int], None]
 
 
 class Session:
     """A target and its drafters in memory. Close it, or use it as a context manager.
+
+    ``progress`` hears of files being loaded, ``report`` of what has to be measured once (what, how
+    much is done, of how much). The target's batches have room for ``least_width`` rows with logits,
+    if the profile needs fewer.
 
     Raises (constructor):
         BackendError, NoFitError: loading failed; nothing stays behind.
         KeyboardInterrupt: loading was interrupted.
     """
 
-    def __init__(self, setup: Setup, *, progress: LoadProgress | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        progress: LoadProgress | None = None,
+        report: WaitProgress | None = None,
+        least_width: int = 1,
+    ) -> None:
         self.setup = setup
+        self.report_wait = report
+        self._least_width = least_width
+        self._adapters: list[tuple[int, float]] = []
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
         try:
-            self._load(setup, progress)
+            self._load_some(setup, progress)
         except BaseException:
             self.close()
             raise
@@ -91,6 +110,24 @@ class Session:
             **{"sampling": sampling, "stop": tuple(settings["stop"]), **changes}
         )
 
+    @functools.cached_property
+    def verified(self) -> dict[str, Any] | None:
+        """What ``verify`` has found under exactly these conditions; None if it was not run."""
+        return summary_of(self._findings)
+
+    @property
+    def exact_cost(self) -> float | None:
+        """The time of a plain token in exact mode, over that with the profile's settings."""
+        cost = self._findings.get("exact_cost")
+        return float(cost) if isinstance(cost, int | float) else None
+
+    @functools.cached_property
+    def _findings(self) -> dict[str, Any]:
+        try:
+            return load_record(store_path(self.setup, self.context))
+        except InputError:  # the file has gone since it was loaded
+            return {}
+
     def breaks_repetition(self, token: int) -> bool:
         """Whether DRY sees no repetition across ``token``."""
         text = self.model.special_text(token)
@@ -112,35 +149,48 @@ class Session:
     ) -> None:
         self.close()
 
+    def drafts_report(self) -> list[dict[str, str | None]]:
+        """The drafters that are models: spec type, file (None: in the target's own), and whether
+        it was ``asked`` for or is a ``sibling`` found beside the target."""
+        return [
+            {
+                "type": draft.spec_type,
+                "ref": None if draft.inside else draft.ref,
+                "origin": "inside"
+                if draft.inside
+                else "sibling"
+                if draft.spec_type in self.setup.siblings
+                else "asked",
+            }
+            for draft in self.setup.drafts
+            if draft.spec_type in self.spec_types
+        ]
+
+    def _load_some(self, setup: Setup, progress: LoadProgress | None) -> None:
+        """Load everything; or what was asked for, if a file that nobody named does not load."""
+        extras = setup.siblings if setup.profile.spec.types == ("auto",) else ()
+        try:
+            self._load(setup, progress)
+        except GgufSpecError as error:
+            if not extras:
+                raise
+            self.close()
+            self.setup = setup.without(extras)
+            self._load(self.setup, progress)
+            self.warnings.append(f"no {', '.join(extras)}: {error.message}")
+
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
         target = setup.profile.target
         n_layer = (setup.target.n_layer or MAX_LAYERS) + setup.target.n_layer_nextn
         params = target_params(target, n_layer)
         if any(draft.inside for draft in setup.drafts):
             params = replace(params, load_mtp=True)
+        if setup.profile.spec.exact:
+            params = replace(params, repack=False)
         self.model = self._load_model(setup.ref, setup.path, params, progress)
+        self._adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
         self.template = ChatTemplate(setup.target.chat_template, self.model)
-        self.context = self._make_context(
-            self.model,
-            ContextParams(
-                n_ctx=setup.n_ctx,
-                n_batch=target.n_batch,
-                n_ubatch=min(target.n_ubatch, target.n_batch),
-                max_width=setup.max_width,
-                n_threads=setup.n_threads,
-                n_threads_batch=setup.n_threads_batch,
-                type_k=target.type_k,
-                type_v=target.type_v,
-                flash_attn=target.flash_attn,
-                swa_full=target.swa_full,
-                rope=rope_params(target),
-                n_rs_seq=setup.n_rs_seq,
-                layers=setup.layers,
-            ),
-        )
-        adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
-        if adapters:
-            self.context.set_loras(adapters)
+        self.context, self.limits = self._target_context(setup)
         self.load_seconds = self.model.load_seconds
         types = setup.spec_types
         if types and not self.context.removes_tail and not self.context.can_save:
@@ -158,6 +208,58 @@ class Session:
         self.engine = Engine(self.context)
         policy = FixedPolicy(setup.ceilings, setup.floors)
         self.sequence: SequenceState = self.engine.open(drafters, policy)
+        if setup.profile.spec.exact:
+            self.sequence.keeps_whole_chunks = True
+            self.sequence.width_limit = self.limits.at
+
+    def _target_context(self, setup: Setup) -> tuple[LlamaContext, WidthLimits]:
+        """The target's context, and in exact mode the widths that drafts must keep to."""
+        target = setup.profile.target
+        params = ContextParams(
+            n_ctx=setup.n_ctx,
+            n_batch=target.n_batch,
+            n_ubatch=min(target.n_ubatch, target.n_batch),
+            max_width=max(setup.max_width, self._least_width),
+            n_threads=setup.n_threads,
+            n_threads_batch=setup.n_threads_batch,
+            type_k=target.type_k,
+            type_v=target.type_v,
+            flash_attn=target.flash_attn,
+            swa_full=target.swa_full,
+            rope=rope_params(target),
+            n_rs_seq=setup.n_rs_seq,
+            layers=setup.layers,
+        )
+        if not setup.profile.spec.exact:
+            return self._with_loras(self._make_context(self.model, params)), WidthLimits()
+        params = replace(params, flash_attn="on")
+        *others, last = cache_types(target)
+        for type_k, type_v in others:
+            try:
+                context = self._make_context(
+                    self.model, replace(params, type_k=type_k, type_v=type_v)
+                )
+            except BackendError:  # this model has no such cache
+                continue
+            limits = self._exact_limits(self._with_loras(context))
+            if setup.max_width == 1 or limits.narrowest > 1:
+                return context, limits
+            self._closers.pop()()
+        type_k, type_v = last
+        context = self._make_context(self.model, replace(params, type_k=type_k, type_v=type_v))
+        return context, self._exact_limits(self._with_loras(context))
+
+    def _exact_limits(self, context: LlamaContext) -> WidthLimits:
+        if self.setup.max_width == 1:
+            return WidthLimits()
+        self.context = context
+        return known_limits(self, store_path(self.setup, context))
+
+    def _with_loras(self, context: LlamaContext) -> LlamaContext:
+        """``context`` with the profile's adapters."""
+        if self._adapters:
+            context.set_loras(self._adapters)
+        return context
 
     def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
         """The drafters in order. The first n-gram drafter alone has the pool: after a wrong

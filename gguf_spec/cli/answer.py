@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gguf_spec.cli.output import Output
-from gguf_spec.cli.summary import setup_line
+from gguf_spec.cli.summary import exact_line, setup_line
 
 if TYPE_CHECKING:
     from gguf_spec.generation import Generation, GenerationParams
@@ -28,19 +28,28 @@ def prepare_setup(profile: Profile, out: Output, *, name: str = "") -> Setup:
         setup = prepare(profile, name=name, progress=wait.stage)
     for warning in setup.warnings:
         out.warning(warning)
+    for remark in setup.remarks:
+        out.remark(remark)
     out.note(setup_line(setup))
     return setup
 
 
-def open_session(setup: Setup, out: Output) -> Session:
+def open_session(setup: Setup, out: Output, *, least_width: int = 1) -> Session:
     """Load the models. Errors as ``Session``."""
     with out.wait("loading") as wait:
         from gguf_spec.backend import recent_log
         from gguf_spec.session import Session
 
         recent_log().echo = out.debug
-        session = Session(setup, progress=wait.fraction)
+        session = Session(
+            setup,
+            progress=wait.fraction,
+            report=lambda what, done, total: wait.update(done, total, what),
+            least_width=least_width,
+        )
     show_warnings(session, out)
+    if setup.profile.spec.exact:
+        out.note(exact_line(session))
     return session
 
 

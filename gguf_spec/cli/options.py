@@ -13,7 +13,7 @@ import typer
 from gguf_spec.cli import values
 from gguf_spec.cli.output import State
 
-#: ``gguf_spec.setup.AVAILABLE_TYPES``, which a help text cannot wait for.
+#: ``gguf_spec.draft_choice.AVAILABLE_TYPES``, which a help text cannot wait for.
 SPEC_TYPES = (
     "ngram-simple",
     "ngram-map-k",
@@ -101,6 +101,14 @@ SpecPMinOpt = Annotated[
 ]
 FixedOpt = Annotated[
     bool, typer.Option("--fixed", help="Always draft as much as allowed, without measuring.")
+]
+ExactOpt = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="Only settings and draft lengths that give the tokens of plain decoding, measured "
+        "here once and remembered.",
+    ),
 ]
 CtxSizeOpt = Annotated[
     str | None,
@@ -286,6 +294,7 @@ class ModelOptions:
     spec_draft_n_min: SpecMinOpt = None
     spec_draft_p_min: SpecPMinOpt = None
     fixed: FixedOpt = False
+    exact: ExactOpt = False
     ctx_size: CtxSizeOpt = None
     threads: ThreadsOpt = None
     threads_batch: ThreadsBatchOpt = None

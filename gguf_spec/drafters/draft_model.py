@@ -23,7 +23,7 @@ class DraftModel:
     spec_type = "draft-simple"
 
     def __init__(self, context: ModelContext, seq: int = 0, *, p_min: float = 0.0) -> None:
-        self._context = context
+        self.context = self._context = context
         self._seq = seq
         self._p_min = p_min
         self._history = History()

@@ -73,6 +73,17 @@ def tiny(cli: Cli) -> Cli:
     return call
 
 
+@pytest.fixture
+def verify(cli: Cli) -> Cli:
+    """``verify(…)`` examines the tiny target on one thread."""
+
+    def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        where = () if "-m" in arguments else (TARGET,)
+        return cli("verify", *where, "-t", "1", *arguments, stdin=stdin)
+
+    return call
+
+
 def spawn(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     """``gguf-spec`` in a process of its own."""
     return subprocess.Popen(

@@ -8,7 +8,7 @@ import pytest
 
 from gguf_spec.cli.choice import make_profile, profile_name, split_draft
 from gguf_spec.cli.options import SPEC_TYPES, ModelOptions
-from gguf_spec.setup import AVAILABLE_TYPES
+from gguf_spec.draft_choice import AVAILABLE_TYPES
 
 
 def test_nothing_is_the_demo_profile() -> None:

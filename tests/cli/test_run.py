@@ -31,7 +31,7 @@ def test_json_document(tiny: Cli) -> None:
     assert set(record["spec"]) == {
         "types", "verify", "exactness", "steps", "num_drafts", "num_draft_tokens",
         "num_accepted_tokens", "acceptance_rate", "mean_acceptance_length",
-        "accepted_per_position", "by_type", "control",
+        "accepted_per_position", "by_type", "drafts", "control", "verified",
     }  # fmt: skip
     assert set(record["spec"]["control"]) == {"enabled", "cost", "paused"}
     assert set(record["timings"]) >= {
