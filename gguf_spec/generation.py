@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gguf_spec.control import AdaptiveController, Hints
 from gguf_spec.engine import Request
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.stats import DraftCounts
@@ -69,6 +70,8 @@ class Generation:
             ignore_end=params.ignore_end,
         )
         session.pool.predict(params.predicted)
+        if isinstance(session.controller, AdaptiveController):
+            session.controller.begin(Hints(session.has_experts, params.sampling.temperature))
         self._steps = session.engine.generate(session.sequence, request)
 
     def cancel(self) -> None:
@@ -169,12 +172,24 @@ class Generation:
             "accepted_per_position": total.accepted_per_position,
             "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
             "drafts": self._session.drafts_report(),
-            "control": {"enabled": False, "cost": {}, "paused": None},
+            "control": self._control_report(),
+        }
+
+    def _control_report(self) -> dict[str, Any]:
+        controller = self._session.controller
+        if not isinstance(controller, AdaptiveController):
+            return {"enabled": False, "cost": {}, "paused": None}
+        return {
+            "enabled": True,
+            "cost": controller.cost(),
+            "paused": controller.paused,
+            "wasted_seconds": max(controller.wasted_seconds, 0.0),
         }
 
     def _timings(self) -> dict[str, float | None]:
         timings = self._sequence.timings()
         timings.load_seconds = self._session.load_seconds
+        timings.warmup_seconds = self._session.warmup_seconds
         fields = asdict(timings)
         n_prefilled = self.n_prompt - self._sequence.progress.cached_tokens
         return {

@@ -7,19 +7,22 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
 from gguf_spec.backend.template import ChatTemplate
-from gguf_spec.control import FixedPolicy
+from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
+from gguf_spec.control.base import Controller
+from gguf_spec.curves import measured_curve
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
 from gguf_spec.errors import BackendError, GgufSpecError, InputError
-from gguf_spec.exact import cache_types, known_limits, store_path, summary_of
+from gguf_spec.exact import cache_types, costs_path, known_limits, store_path, summary_of
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
@@ -128,6 +131,11 @@ class Session:
         except InputError:  # the file has gone since it was loaded
             return {}
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether the target is a mixture of experts."""
+        return bool(self.setup.target.arch_uint("expert_count"))
+
     def breaks_repetition(self, token: int) -> bool:
         """Whether DRY sees no repetition across ``token``."""
         text = self.model.special_text(token)
@@ -192,6 +200,8 @@ class Session:
         self.template = ChatTemplate(setup.target.chat_template, self.model)
         self.context, self.limits = self._target_context(setup)
         self.load_seconds = self.model.load_seconds
+        self.warmup_seconds = 0.0
+        self.curve = CostCurve()
         types = setup.spec_types
         if types and not self.context.removes_tail and not self.context.can_save:
             types = ()
@@ -206,8 +216,8 @@ class Session:
                 self.pool.add(text)
         drafters = self._drafters(types, progress)
         self.engine = Engine(self.context)
-        policy = FixedPolicy(setup.ceilings, setup.floors)
-        self.sequence: SequenceState = self.engine.open(drafters, policy)
+        self.controller = self._controller(drafters)
+        self.sequence: SequenceState = self.engine.open(drafters, self.controller)
         if setup.profile.spec.exact:
             self.sequence.keeps_whole_chunks = True
             self.sequence.width_limit = self.limits.at
@@ -248,6 +258,28 @@ class Session:
         type_k, type_v = last
         context = self._make_context(self.model, replace(params, type_k=type_k, type_v=type_v))
         return context, self._exact_limits(self._with_loras(context))
+
+    def _controller(self, drafters: Sequence[Drafter]) -> Controller:
+        """Who decides what is drafted; the curve of costs is measured if need be."""
+        setup = self.setup
+        if not (setup.profile.spec.control and drafters):
+            return FixedPolicy(setup.ceilings, setup.floors)
+        begun = perf_counter()
+        path = costs_path(setup, self.context)
+        self.curve = measured_curve(self.context, path)
+        self.context.busy_seconds = 0.0
+        self.warmup_seconds = perf_counter() - begun
+        facts = [
+            DrafterFacts(
+                drafter.spec_type,
+                ceiling,
+                max(floor, 1),
+                ngram=drafter.spec_type in NGRAM_TYPES,
+                size=getattr(drafter, "size_n", 1),
+            )
+            for drafter, ceiling, floor in zip(drafters, setup.ceilings, setup.floors, strict=True)
+        ]
+        return AdaptiveController(facts, self.curve)
 
     def _exact_limits(self, context: LlamaContext) -> WidthLimits:
         if self.setup.max_width == 1:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gguf_spec.context import ModelContext, Run
-from gguf_spec.control import Choice, Round
+from gguf_spec.control.base import Choice, Offer, Round
 from gguf_spec.drafters.base import Draft, Drafter, StatesDrafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.engine import Request
@@ -220,6 +220,10 @@ class _Asking:
 
     def choose(self, limit: int) -> Sequence[Choice]:
         return [Choice(c.drafter, min(c.n_max, limit), c.n_min) for c in self._choices]
+
+    def judge(self, choice: Choice, offer: Offer) -> int:
+        n = len(offer.tokens)
+        return n if n >= choice.n_min else 0
 
     def record(self, result: Round) -> None:
         """It learns nothing."""

@@ -6,7 +6,7 @@ acceptance   how likely drafted tokens stand, learned
 adaptive     the controller that weighs one against the other
 """
 
-from gguf_spec.control.adaptive import AdaptiveController, DrafterFacts
+from gguf_spec.control.adaptive import AdaptiveController, DrafterFacts, Hints
 from gguf_spec.control.base import Choice, Controller, FixedPolicy, Offer, Round
 from gguf_spec.control.costs import CostCurve
 
@@ -17,6 +17,7 @@ __all__ = [
     "CostCurve",
     "DrafterFacts",
     "FixedPolicy",
+    "Hints",
     "Offer",
     "Round",
 ]
