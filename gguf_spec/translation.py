@@ -207,7 +207,8 @@ class TextTranslation(_Reader):
         return not self._drafter.pieces[token]
 
     def for_target(self, drafted: Sequence[int], *, final: bool) -> list[int]:
-        """See ``Translation``: the last token is left out if what follows may merge with it."""
+        """See ``Translation``. Tokens are left out from the first one on that what follows may
+        change: some piece begins with all of the text from there on, and is longer."""
         target, anchor = self._target, self._anchor
         text = b"".join([self._drafter.pieces[token] for token in drafted])[len(self.held) :]
         whole = len(text) - _incomplete(anchor + text)
@@ -216,11 +217,11 @@ class TextTranslation(_Reader):
         spelling = target.spell(anchor, text[:whole])
         if spelling is None:
             return []
-        tokens = spelling.tokens
-        final = final and whole == len(text)
-        if tokens and not final and target.extends(target.pieces[tokens[-1]]):
-            tokens.pop()
-        return tokens
+        if not (final and whole == len(text)):
+            for i, start in enumerate([0, *spelling.ends[:-1]]):
+                if target.extends(text[start:whole]):
+                    return spelling.tokens[:i]
+        return spelling.tokens
 
     def _spelled(self, token: int) -> bytes:
         """The text of ``token`` as the next of the history, without the space that the target's
