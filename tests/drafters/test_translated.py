@@ -75,15 +75,13 @@ def test_a_drafter_that_knows_the_text_is_accepted(limit: int, removes: bool) ->
 def test_no_draft_changes_the_text(way: str, removes: bool, temperature: float) -> None:
     """Toy models that write anything: parts of characters, bytes that are none, spaces, ends."""
     accepted = 0
-    for seed in range(30):
-        r = random.Random(seed)
+    for seed in range(10):
         target_vocabulary = ToyVocabulary(SMALL, ["<end>"], adds_space=seed % 3 == 0)
         n = target_vocabulary.n_vocab
         target_vocabulary.add_bos = bool(seed & 1)
         wanted = request(seed, temperature=temperature)
         if way == "text":
-            pieces = [p for p in OTHER if p in BYTES or r.random() < 0.7]
-            vocabulary = ToyVocabulary(pieces, ["</s>", "<b>"], add_bos=bool(seed & 2))
+            vocabulary = ToyVocabulary(OTHER, ["</s>", "<b>"], add_bos=bool(seed & 2))
             context = ToyContext(seed + 1, n_vocab=vocabulary.n_vocab, removes_tail=removes)
         else:
             vocabulary = ToyVocabulary(SMALL, ["<end>"])
@@ -103,7 +101,7 @@ def test_no_draft_changes_the_text(way: str, removes: bool, temperature: float) 
         assert context.cache[0] == cached
         assert cached[: drafter._agreed] == translation.tokens[: drafter._agreed]
     # The map's drafter is a good one, the other one guesses.
-    assert accepted > (200 if way == "map" else 5)
+    assert accepted > (60 if way == "map" else 2)
 
 
 @pytest.mark.parametrize("removes", [True, False], ids=["remove", "checkpoint"])
@@ -122,21 +120,23 @@ def test_rounds_do_bounded_work_on_a_long_text(removes: bool) -> None:
     history = History(tokens[:8_000])
     drafter.begin(history)
     drafter.draft(4, GREEDY)
-    for i in range(120):
+    n_drafted = n_accepted = 0
+    for i in range(60):
         context.decodes.clear()
         target_vocabulary.tokenized.clear()
         vocabulary.tokenized.clear()
-        if i % 40 == 20:  # another way for a while
-            history.extend(target_vocabulary.tokenize(" deeper 日本"))
-        elif i % 40 == 25:
-            break
         at = len(history)
         draft = list(drafter.draft(4, GREEDY).tokens)
         n = sum(len(run.tokens) for runs in context.decodes for run in runs)
+        # What may be cut again, what was added, and the draft itself.
         assert n <= 8 + 3 + 20 + 10 + (0 if removes else CHECKPOINT_EVERY)
-        assert max(target_vocabulary.tokenized + vocabulary.tokenized) < 400
-        history.extend([*draft[: i % 5], tokens[at + len(draft[: i % 5])]])
-        drafter.accept(min(i % 5, len(draft)))
+        assert max([*target_vocabulary.tokenized, *vocabulary.tokenized, 0]) < 400
+        stands = draft[: i % 5]
+        history.extend([*stands, tokens[at + len(stands)]])
+        drafter.accept(len(stands))
+        n_drafted += len(draft)
+        n_accepted += draft == tokens[at : at + len(draft)] and len(draft)
+    assert n_accepted == n_drafted > 150
 
 
 def test_a_checkpoint_does_not_grow_old() -> None:
