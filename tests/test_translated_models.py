@@ -46,16 +46,15 @@ def check(target: LlamaModel, draft: LlamaModel, n: int) -> float:
         translation = make_translation(target, draft)
         assert isinstance(translation, TextTranslation)
         drafter = TranslatedDraft(draft_context, translation)
-        for text in (PROSE, CODE):
+        for text, temperature in ((PROSE, 0.0), (CODE, 0.0), (PROSE, 0.8)):
             prompt = target.tokenize(text, add_special=True)
-            for temperature in (0.0, 0.8):
-                sampler = Sampler(SamplingParams(temperature=temperature, seed=3))
-                expected, _ = complete(context, [], prompt, sampler, n)
-                tokens, counts = complete(context, [drafter], prompt, sampler, n)
-                assert tokens == expected
-                if temperature == 0.0:
-                    drafted += counts.num_draft_tokens
-                    accepted += counts.num_accepted_tokens
+            sampler = Sampler(SamplingParams(temperature=temperature, seed=3))
+            expected, _ = complete(context, [], prompt, sampler, n)
+            tokens, counts = complete(context, [drafter], prompt, sampler, n)
+            assert tokens == expected
+            if temperature == 0.0:
+                drafted += counts.num_draft_tokens
+                accepted += counts.num_accepted_tokens
     return accepted / drafted
 
 
@@ -72,14 +71,14 @@ def test_tiny_models_of_different_vocabularies(tiny: Path, reverse: bool) -> Non
 @pytest.mark.model
 @pytest.mark.timeout(900)
 def test_smollm2_with_drafts_of_gemma3(smollm2: LlamaModel, gemma3: LlamaModel) -> None:
-    assert check(smollm2, gemma3, 32) > 0.15
+    assert check(smollm2, gemma3, 24) > 0.15
 
 
 @pytest.mark.model
 @pytest.mark.timeout(900)
 def test_gemma3_with_drafts_of_smollm2(smollm2: LlamaModel, gemma3: LlamaModel) -> None:
     with LlamaModel(gemma3.path, ModelParams(repack=False)) as target:
-        assert check(target, smollm2, 24) > 0.2
+        assert check(target, smollm2, 16) > 0.2
 
 
 @pytest.mark.model
