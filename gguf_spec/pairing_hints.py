@@ -51,13 +51,15 @@ def made_for(head: ModelInfo, kind: str) -> str:
     return told
 
 
-def instead(target: ModelInfo, draft: ModelInfo, kind: str, *, own_head: bool) -> str:
-    """What can be done where ``draft`` cannot draft for ``target`` as ``kind``."""
+def instead(
+    target: ModelInfo, draft: ModelInfo, kind: str, *, own_head: bool, translate: bool = False
+) -> str:
+    """What can be done where ``draft`` cannot draft for ``target`` as ``kind``. ``translate``:
+    its drafts could be translated through the text."""
     if kind == "draft-simple":
-        return (
-            f"choose a draft with the target's tokenizer ({target.tokenizer.fingerprint}), or "
-            f"{TRANSLATE}; {_without_file(own_head)}"
-        )
+        other = f"choose a draft with the target's tokenizer ({target.tokenizer.fingerprint})"
+        more = f", or {TRANSLATE}" if translate else ""
+        return f"{other}{more}; {_without_file(own_head)}"
     offer = next(offer for offer in head_offers(target) if offer.type == kind)
     if offer.how == "no":
         others = [offer.type for offer in head_offers(target) if offer.how != "no"]

@@ -274,8 +274,16 @@ class Session:
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
                 context = self._draft_context(draft, progress)
-                p_min = draft.settings.p_min
-                drafters.append(make_neural(kind, context, draft.layers, draft.form, p_min=p_min))
+                drafters.append(
+                    make_neural(
+                        kind,
+                        context,
+                        draft.layers,
+                        draft.form,
+                        p_min=draft.settings.p_min,
+                        translate_for=self.model if draft.translated else None,
+                    )
+                )
         return drafters
 
     def _pool_key(self) -> dict[str, Any]:

@@ -179,6 +179,11 @@ class LlamaModel:
         """Id of the EOS token, -1 if there is none."""
         return int(self.lib.api.llama_vocab_eos(self._vocab))
 
+    @functools.cached_property
+    def eot(self) -> int:
+        """Id of the token that ends a turn, -1 if there is none."""
+        return int(self.lib.api.llama_vocab_eot(self._vocab))
+
     def is_end(self, token: int) -> bool:
         """Whether ``token`` ends a generation (llama.cpp's EOG: end of text, of turn …)."""
         return bool(self.lib.api.llama_vocab_is_eog(self._vocab, token))

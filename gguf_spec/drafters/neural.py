@@ -12,6 +12,9 @@ from gguf_spec.drafters.dflash import block_params, make_block_drafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.drafters.eagle3 import Eagle3
 from gguf_spec.drafters.mtp import Mtp
+from gguf_spec.drafters.translated import TranslatedDraft
+from gguf_spec.translation import make_translation
+from gguf_spec.vocabulary import Vocabulary
 
 
 def default_ubatch(kind: str) -> int:
@@ -50,13 +53,18 @@ def make_neural(
     form: BlockFormat | None = None,
     *,
     p_min: float,
+    translate_for: Vocabulary | None = None,
 ) -> Drafter:
     """The drafter of type ``kind`` on its ``context``; ``layers`` are the target's states that it
-    reads, ``form`` is of DFlash and DSpark files."""
+    reads, ``form`` is of DFlash and DSpark files. ``translate_for`` is the target's vocabulary, if
+    that of a draft model is another one."""
     if form is not None:
         return make_block_drafter(context, form, layers, p_min=p_min)
     if kind == "draft-mtp":
         return Mtp(context, p_min=p_min)
     if kind == "draft-eagle3":
         return Eagle3(context, layers, p_min=p_min)
+    if translate_for is not None:
+        translation = make_translation(translate_for, context.model)
+        return TranslatedDraft(context, translation, p_min=p_min)
     return DraftModel(context, p_min=p_min)

@@ -174,6 +174,15 @@ def test_draft_with_another_vocabulary(tiny: Cli) -> None:
     assert "cannot draft" in result.err
     assert "1024" in result.err
     assert "896" in result.err
+    assert "--set spec.translate=true" in result.err
+    arguments = ("-p", "def f(x):", "-n", "40", "--json", "--spec-type")
+    plain = tiny(*arguments, "none").json
+    translate = ("--set", "spec.translate=true")
+    translated = tiny("-d", OTHER_VOCABULARY, *arguments, "draft-simple", *translate)
+    assert "IGNORED" not in translated.err
+    assert translated.json["text"] == plain["text"]
+    assert translated.json["spec"]["types"] == ["draft-simple"]
+    assert translated.json["spec"]["num_draft_tokens"] > 0
 
 
 def test_settings_that_nothing_looks_at_are_said(
