@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from gguf_spec.backend.ggml import device_array, overrides_array
@@ -262,24 +262,7 @@ class LlamaModel:
 
     def _load(self, params: ModelParams, progress: Callable[[float], None] | None) -> int:
         api = self.lib.api
-        raw = api.llama_model_default_params()
-        raw.n_gpu_layers = _ALL_LAYERS if params.n_gpu_layers is None else params.n_gpu_layers
-        raw.split_mode = _SPLIT_MODES[params.split_mode]
-        raw.main_gpu = params.main_gpu
-        raw.load_mode = _load_mode(params)
-        raw.use_extra_bufts = params.repack
-        raw.load_mtp = params.load_mtp
-        # The model keeps these pointers, so we keep what they point to.
-        if params.tensor_split:
-            split = _float_array(params.tensor_split, int(api.llama_max_devices()))
-            self._arrays.append(split)
-            raw.tensor_split = split
-        if params.devices:
-            self._arrays.append(device_array(params.devices))
-            raw.devices = ctypes.addressof(self._arrays[-1])
-        if params.overrides:
-            self._arrays.append(overrides_array(params.overrides))
-            raw.tensor_buft_overrides = ctypes.addressof(self._arrays[-1])
+        raw = raw_model_params(api, params, self._arrays)
         watch = _LoadWatch(progress)
         raw.progress_callback = callback = api.llama_progress_callback(watch)
         mark = LOG.mark()
@@ -328,6 +311,28 @@ def load_error(what: str, mark: int, *, is_file: bool = False) -> GgufSpecError:
         )
     kind = InputError if is_file else BackendError
     return kind(f"{what}{': ' + words if words else ''}", hint="--debug shows what llama.cpp said")
+
+
+def raw_model_params(api: ModuleType, params: ModelParams, keep: list[ctypes.Array[Any]]) -> Any:
+    """``llama_model_params`` for ``params``. The model keeps pointers into the arrays that are
+    added to ``keep``, which has to outlive it."""
+    raw = api.llama_model_default_params()
+    raw.n_gpu_layers = _ALL_LAYERS if params.n_gpu_layers is None else params.n_gpu_layers
+    raw.split_mode = _SPLIT_MODES[params.split_mode]
+    raw.main_gpu = params.main_gpu
+    raw.load_mode = _load_mode(params)
+    raw.use_extra_bufts = params.repack
+    raw.load_mtp = params.load_mtp
+    if params.tensor_split:
+        keep.append(_float_array(params.tensor_split, int(api.llama_max_devices())))
+        raw.tensor_split = keep[-1]
+    if params.devices:
+        keep.append(device_array(params.devices))
+        raw.devices = ctypes.addressof(keep[-1])
+    if params.overrides:
+        keep.append(overrides_array(params.overrides))
+        raw.tensor_buft_overrides = ctypes.addressof(keep[-1])
+    return raw
 
 
 def _load_mode(params: ModelParams) -> int:

@@ -1,0 +1,162 @@
+"""The probe's child process: JSON in on stdin, one line of JSON out, libllama's noise on stderr.
+
+It is expected to abort, crash or run out of memory now and then; nothing here tries to survive that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from gguf_spec.backend import ContextParams, ModelParams, load_lib
+from gguf_spec.backend.breakdown import (
+    MIB,
+    BufferBytes,
+    grow,
+    logged_bytes,
+    memory_breakdown,
+    without_weights,
+)
+from gguf_spec.backend.context import raw_context_params
+from gguf_spec.backend.lib import Lib
+from gguf_spec.backend.log import LOG
+from gguf_spec.backend.model import load_error, raw_model_params
+from gguf_spec.errors import BackendError, GgufSpecError, NoFitError
+from gguf_spec.probe.request import params_from
+
+_NO_FILE_MAPPING = 0  # LLAMA_LOAD_MODE_NONE: the others assert that memory is allocated
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Answer one request. Ends the process without freeing anything."""
+    answer_to = os.dup(1)
+    os.dup2(2, 1)  # whatever a library prints must not be taken for the answer
+    request = json.load(sys.stdin)
+    _confine(int(request["memory_limit"]))
+    try:
+        answer = _answer(request)
+    except GgufSpecError as error:
+        kind = "memory" if isinstance(error, NoFitError) else "refused"
+        answer = {"error": {"kind": kind, "message": error.message}}
+    except MemoryError:
+        answer = {"error": {"kind": "memory", "message": "out of memory"}}
+    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
+        stream.write(json.dumps(answer) + "\n")
+    os._exit(0)
+
+
+def _confine(limit: int) -> None:
+    """No core dumps, no more than ``limit`` bytes of memory, and not a moment without a parent."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Not RLIMIT_AS: GPU drivers reserve more addresses than there is memory.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    LOG.echo = True  # what an abort leaves behind
+    lib = load_lib()
+    target = request["target"]
+    keep: list[Any] = []
+    model = _load(lib, target, keep)
+    context, account = _measure(lib, model, target["context"])
+    answer: dict[str, Any] = {"llama_cpp": lib.version, "target": account, "draft": None}
+    draft = request["draft"]
+    if draft is not None:
+        own = draft["model"]
+        draft_model = model if own is None else _load(lib, own, keep)
+        other = context if draft["on_target"] else None
+        _, account = _measure(lib, draft_model, draft["context"], other)
+        if own is None:
+            buffers = [BufferBytes(**item) for item in account["buffers"]]
+            account["buffers"] = [asdict(item) for item in without_weights(buffers)]
+        answer["draft"] = account
+    return answer
+
+
+def _load(lib: Lib, record: Mapping[str, Any], keep: list[Any]) -> int:
+    """The address of a model without weights."""
+    raw = raw_model_params(lib.api, params_from(ModelParams, record["model"]), keep)
+    raw.no_alloc, raw.load_mode = True, _NO_FILE_MAPPING
+    mark = LOG.mark()
+    handle = lib.api.llama_model_load_from_file(str(record["path"]).encode(), raw)
+    if not handle:
+        raise load_error("libllama could not load the header", mark, is_file=True)
+    return int(handle)
+
+
+def _measure(
+    lib: Lib, model: int, record: Mapping[str, Any], other: int | None = None
+) -> tuple[int, dict[str, Any]]:
+    """A context on ``model``, and its account.
+
+    Snapshots of a recurrent state are allocated for real, and grow linearly: their number is
+    multiplied up from none and one.
+    """
+    params = params_from(ContextParams, record)
+    wanted = params.n_rs_seq
+    context, account = _context(lib, model, params, 0 if wanted > 1 else wanted, other)
+    if wanted > 1:
+        second, more = _context(lib, model, params, 1, other)
+        lib.api.llama_free(second)
+        one = {item.buffer: item for item in more["buffers"]}
+        account["buffers"] = [grow(item, one, wanted) for item in account["buffers"]]
+    account["buffers"] = [asdict(item) for item in account["buffers"]]
+    return context, account
+
+
+def _context(
+    lib: Lib, model: int, params: ContextParams, n_rs_seq: int, other: int | None
+) -> tuple[int, dict[str, Any]]:
+    api = lib.api
+    raw = raw_context_params(api, params)
+    raw.n_rs_seq = n_rs_seq
+    if other is not None:
+        raw.ctx_other = other
+    mark = LOG.mark()
+    handle = api.llama_init_from_model(model, raw)
+    if not handle:
+        raise load_error(f"libllama could not make a context of {params.n_ctx} tokens", mark)
+    logged, output = logged_bytes(line for _, line in LOG.since(mark))
+    source, missing = "walker", ()
+    try:
+        buffers = memory_breakdown(lib, handle, untested=True)
+        _compare(buffers, logged)
+    except BackendError as error:
+        print(f"no exact account: {error.message}", file=sys.stderr)
+        buffers, source, missing = logged, "log", ("model", "context")
+    return int(handle), {
+        "buffers": buffers,
+        "output": output,
+        "n_ctx": int(api.llama_n_ctx(handle)),
+        "n_batch": int(api.llama_n_batch(handle)),
+        "n_ubatch": int(api.llama_n_ubatch(handle)),
+        "source": source,
+        "missing": missing,
+    }
+
+
+def _compare(buffers: list[BufferBytes], logged: list[BufferBytes]) -> None:
+    """Raise BackendError when the map does not say of compute buffers what the log says."""
+    exact, rounded = sum(b.compute for b in buffers), sum(b.compute for b in logged)
+    if abs(exact - rounded) > (len(logged) + 1) * MIB // 100:
+        raise BackendError(f"{exact} bytes of compute buffers in the map, {rounded} in the log")
+
+
+if __name__ == "__main__":
+    main()
