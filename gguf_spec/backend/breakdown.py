@@ -15,9 +15,10 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gguf_spec.backend.ggml import buffer_type_facts
+from gguf_spec.backend.log import LOG
 from gguf_spec.errors import BackendError
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class BufferBytes:
     model: int
     context: int
     compute: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccount:
+    """The buffers of a model with a context; ``exact``, or rounded to 1/100 MiB by the log."""
+
+    buffers: tuple[BufferBytes, ...]
+    exact: bool
 
 
 #: The words of a map's object -> (buffer type, model, context, compute) of each entry.
@@ -141,9 +150,14 @@ _SIZE = re.compile(
 _KINDS = {"model": "model", "KV": "context", "RS": "context", "compute": "compute"}
 
 
+def size_lines(mark: int) -> list[str]:
+    """The lines about sizes of buffers in the log since ``mark``."""
+    return [line for _, line in LOG.since(mark) if _SIZE.search(line)]
+
+
 def logged_bytes(lines: Iterable[str]) -> tuple[list[BufferBytes], int]:
     """What llama.cpp's log says of buffers, and the bytes of the output buffer; rounded to
-    1/100 MiB. Sizes of the same buffer and kind add up: there are models with several caches.
+    1/100 MiB. The caches of a buffer add up, there may be several; compute buffers are made anew.
 
     Loaded without allocation, weights and KV caches are logged as 0.
     """
@@ -163,7 +177,9 @@ def logged_bytes(lines: Iterable[str]) -> tuple[list[BufferBytes], int]:
         host = name.startswith("CPU") or name.endswith("_Host")
         item = found.get(name) or BufferBytes(name, device, host, 0, 0, 0)
         kind = _KINDS[match["kind"]]
-        found[name] = replace(item, **{kind: getattr(item, kind) + size})
+        before = 0 if kind == "compute" else getattr(item, kind)
+        changed: dict[str, Any] = {kind: before + size}
+        found[name] = replace(item, **changed)
     return list(found.values()), output
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gguf_spec.backend.batch import Batch
+from gguf_spec.backend.breakdown import MemoryAccount, logged_bytes, memory_breakdown, size_lines
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.backend.model import LlamaModel, load_error
 from gguf_spec.backend.params import FLASH_ATTN, KV_TYPES, ContextParams
@@ -249,6 +250,15 @@ class LlamaContext:
         if self._api.llama_set_adapters_lora(self.handle, handles, n, scales):
             raise BackendError(f"libllama refused {n} LoRA adapters")
 
+    def memory_breakdown(self) -> MemoryAccount:
+        """How many bytes of the model and this context lie in which buffers now. Reading hidden
+        states makes the compute buffers grow with the first decode."""
+        try:
+            return MemoryAccount(tuple(memory_breakdown(self.model.lib, self.handle)), True)
+        except BackendError:
+            lines = [*self.model.logged_sizes, *size_lines(self._mark)]
+            return MemoryAccount(tuple(logged_bytes(lines)[0]), False)
+
     def clear(self, seq: int) -> None:
         """Drop all tokens of ``seq``."""
         self._api.llama_memory_seq_rm(self._memory, seq, -1, -1)
@@ -321,7 +331,7 @@ class LlamaContext:
                 raise BackendError(problem)
         if p.other is not None:
             raw.ctx_other = p.other.handle
-        mark = LOG.mark()
+        mark = self._mark = LOG.mark()
         with captured_stderr():
             handle = self._api.llama_init_from_model(self.model.handle, raw)
         if not handle:

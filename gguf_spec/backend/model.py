@@ -12,6 +12,7 @@ from time import perf_counter
 from types import ModuleType, TracebackType
 from typing import Any
 
+from gguf_spec.backend.breakdown import size_lines
 from gguf_spec.backend.ggml import device_array, overrides_array
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import LOG, captured_stderr
@@ -20,6 +21,7 @@ from gguf_spec.hidden_states import MTP_ARCHS
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ALL_LAYERS = 1 << 20
+_NO_MEMORY = ("out of memory", "failed to allocate", "unable to allocate", "bad_alloc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class LlamaModel:
         params = params or ModelParams()
         self.has_mtp = params.load_mtp
         """Whether the tensors of the MTP head, if the file has one, are in memory."""
+        self.logged_sizes: list[str] = []
+        """What llama.cpp logged about the sizes of buffers."""
         self._handle: int | None = self._load(params, progress)
         self.load_seconds = perf_counter() - begun
         api = self.lib.api
@@ -276,6 +280,7 @@ class LlamaModel:
             raise watch.error
         if not handle:
             raise load_error(f"libllama could not load {self.path.name}", mark, is_file=True)
+        self.logged_sizes = size_lines(mark)
         return int(handle)
 
 
@@ -304,7 +309,7 @@ def load_error(what: str, mark: int, *, is_file: bool = False) -> GgufSpecError:
     said = [line.strip() for level, line in LOG.since(mark) if level in ("warn", "error")]
     words = "; ".join(dict.fromkeys(said[-3:]))
     lowered = " ".join(said).lower()
-    if any(s in lowered for s in ("out of memory", "failed to allocate", "unable to allocate")):
+    if any(word in lowered for word in _NO_MEMORY):
         return NoFitError(
             f"{what}: not enough memory ({words})",
             hint="lower -g/--n-gpu-layers or -c/--ctx-size, or choose a smaller quantization",

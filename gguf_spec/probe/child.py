@@ -1,6 +1,6 @@
 """The probe's child process: JSON in on stdin, one line of JSON out, libllama's noise on stderr.
 
-It is expected to abort, crash or run out of memory now and then; nothing here tries to survive that.
+It is expected to abort, crash or run out of memory now and then; nothing here tries to survive.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gguf_spec.backend.breakdown import (
     grow,
     logged_bytes,
     memory_breakdown,
+    size_lines,
     without_weights,
 )
 from gguf_spec.backend.context import raw_context_params
@@ -40,7 +41,7 @@ def main() -> None:
     answer_to = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not be taken for the answer
     request = json.load(sys.stdin)
-    _confine(int(request["memory_limit"]))
+    _confine()
     try:
         answer = _answer(request)
     except GgufSpecError as error:
@@ -53,24 +54,37 @@ def main() -> None:
     os._exit(0)
 
 
-def _confine(limit: int) -> None:
-    """No core dumps, no more than ``limit`` bytes of memory, and not a moment without a parent."""
+def _confine() -> None:
+    """No core dumps, and not a moment without a parent."""
     if sys.platform == "win32":
         return
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Not RLIMIT_AS: GPU drivers reserve more addresses than there is memory.
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _limit_memory(n_bytes: int) -> None:
+    """Let the process take ``n_bytes`` more than it has; Linux alone keeps to it.
+
+    Not RLIMIT_AS: GPU drivers reserve more addresses than there is memory.
+    """
+    if sys.platform != "linux":
+        return
+    import resource
+
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            now = int(file.read().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (now + n_bytes, now + n_bytes))
+
+
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     LOG.echo = True  # what an abort leaves behind
     lib = load_lib()
+    _limit_memory(int(request["memory_limit"]))
     target = request["target"]
     keep: list[Any] = []
     model = _load(lib, target, keep)
@@ -132,14 +146,14 @@ def _context(
     handle = api.llama_init_from_model(model, raw)
     if not handle:
         raise load_error(f"libllama could not make a context of {params.n_ctx} tokens", mark)
-    logged, output = logged_bytes(line for _, line in LOG.since(mark))
-    source, missing = "walker", ()
+    logged, output = logged_bytes(size_lines(mark))
+    source, missing = "walker", list[str]()
     try:
         buffers = memory_breakdown(lib, handle, untested=True)
         _compare(buffers, logged)
     except BackendError as error:
         print(f"no exact account: {error.message}", file=sys.stderr)
-        buffers, source, missing = logged, "log", ("model", "context")
+        buffers, source, missing = logged, "log", ["model", "context"]
     return int(handle), {
         "buffers": buffers,
         "output": output,

@@ -62,11 +62,11 @@ def _write(path: Path, data: bytes, size: int) -> None:
 
 def _taken(path: Path) -> int:
     """Bytes that the file takes on the disk."""
-    if sys.platform != "win32":
-        return path.stat().st_blocks * 512
-    high = ctypes.c_ulong(0)
-    low = ctypes.windll.kernel32.GetCompressedFileSizeW(str(path), ctypes.byref(high))
-    return (high.value << 32) + (low & 0xFFFFFFFF)
+    if sys.platform == "win32":
+        high = ctypes.c_ulong(0)
+        low = ctypes.windll.kernel32.GetCompressedFileSizeW(str(path), ctypes.byref(high))
+        return (high.value << 32) + (low & 0xFFFFFFFF)
+    return path.stat().st_blocks * 512
 
 
 def _mark_sparse(descriptor: int) -> None:

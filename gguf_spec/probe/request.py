@@ -84,7 +84,8 @@ def context_record(context: ContextParams) -> dict[str, Any]:
 
 def params_from(kind: type[P], record: Mapping[str, Any]) -> P:
     """The parameters in ``record``; arrays become the tuples that they were."""
-    return kind(**{name: _tuples(value) for name, value in record.items()})
+    values: dict[str, Any] = {name: _tuples(value) for name, value in record.items()}
+    return kind(**values)
 
 
 def account_from(record: Mapping[str, Any]) -> ContextBytes:
