@@ -19,9 +19,11 @@ from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelPara
 from gguf_spec.backend.breakdown import memory_breakdown
 from gguf_spec.bare_header import HeaderFile, bare_headers
 from gguf_spec.block_format import block_format
+from gguf_spec.context import Run
 from gguf_spec.drafters.neural import head_params
 from gguf_spec.errors import ProbeError
 from gguf_spec.header import read_header
+from gguf_spec.hidden_states import NEXTN
 from gguf_spec.probe import ProbeDraft, ProbeModel, probe
 from gguf_spec.probe import files as probe_files
 
@@ -77,13 +79,42 @@ def test_a_target_takes_what_the_probe_says(
     assert not list(own_temp.iterdir())
 
 
-def test_snapshots_are_multiplied_up_from_one(tiny: Path) -> None:
-    path, model = tiny / "tiny-mtp.gguf", replace(ALLOCATED, load_mtp=True)
-    context = replace(SMALL, n_seq_max=2, n_rs_seq=5)
-    none, five = (probe(asked(path, model, replace(context, n_rs_seq=n))) for n in (0, 5))
-    with LlamaModel(path, model) as loaded, LlamaContext(loaded, context) as live:
-        assert list(five.target.buffers) == memory_breakdown(loaded.lib, live.handle)
-    assert five.target.total("context") > none.target.total("context")
+@pytest.mark.parametrize("n_rs_seq", [1, 2, 16])
+def test_snapshots(tiny: Path, n_rs_seq: int) -> None:
+    path, context = tiny / "tiny-mtp.gguf", replace(SMALL, n_rs_seq=n_rs_seq)
+    result = probe(asked(path, context=context))
+    with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
+        assert list(result.target.buffers) == memory_breakdown(model.lib, live.handle)
+    assert not result.target.extrapolated
+
+
+def test_more_snapshots_than_there_is_memory_for(tiny: Path) -> None:
+    """215,040 bytes each: 800 of them are more than half of 256 MiB, and are not made."""
+    none, one, many = (
+        probe(asked(tiny / "tiny-mtp.gguf", context=replace(SMALL, n_rs_seq=n)), memory_limit=limit)
+        for n, limit in ((0, None), (1, None), (800, 1 << 28))
+    )
+    assert many.target.extrapolated
+    start, step = none.target.total("context"), one.target.total("context")
+    assert step - start == 215_040
+    assert many.target.total("context") == start + 800 * 215_040
+    assert many.target.total("model") == none.target.total("model")
+
+
+@pytest.mark.parametrize("layers", [(1,), (1, 2, 3), (0, 2, NEXTN), (NEXTN,)])
+def test_room_for_hidden_states_comes_with_the_first_decode(
+    tiny: Path, layers: tuple[int, ...]
+) -> None:
+    path, context = tiny / "tiny-mtp.gguf", replace(SMALL, layers=layers, n_rs_seq=3)
+    result = probe(asked(path, context=context))
+    with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
+        before = memory_breakdown(model.lib, live.handle)
+        live.decode([Run(0, 0, [1, 2, 3], 1)])
+        after = memory_breakdown(model.lib, live.handle)
+    assert list(result.target.buffers) == after
+    assert result.target.states
+    if layers != (NEXTN,):
+        assert after != before
 
 
 @pytest.mark.parametrize(
@@ -132,14 +163,17 @@ def test_a_head_alone_is_refused_in_libllamas_words(tiny: Path) -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["smollm2", "gemma3"])
-def test_real_models(name: str, request: pytest.FixtureRequest) -> None:
+def test_real_models(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = request.getfixturevalue(name).path
     context = ContextParams(4096, n_seq_max=2, max_width=4)
     bare = probe(asked(path, context=context))
     with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
         assert list(bare.target.buffers) == memory_breakdown(model.lib, live.handle)
     if name == "smollm2":  # with its vocabulary, the numbers are the same
-        whole = probe(replace(asked(path, context=context), path=path))
+        monkeypatch.setattr(probe_files, "_taken", lambda path: path.stat().st_size)
+        whole = probe(ProbeModel.local(path, ALLOCATED, context))
         assert whole.target == bare.target
 
 
@@ -241,10 +275,12 @@ def fake_python(folder: Path, script: str) -> str:
         ("kill -FPE $$", "crash"),
         ("kill -KILL $$", "killed"),
         ("echo terminate called: std::bad_alloc >&2; kill -ABRT $$", "memory"),
+        ("echo 'GGML_ASSERT(ctx->mem_buffer != NULL) failed' >&2; kill -ABRT $$", "memory"),
         ("echo something >&2; exit 7", "failed"),
         ("exit 0", "failed"),
         ("echo '[1]'", "failed"),
         ("echo '{}'", "failed"),
+        ("echo '{\"target\": '", "failed"),
         ('echo \'{"target": {"buffers": 3}, "draft": null}\'', "failed"),
     ],
 )

@@ -6,11 +6,10 @@ buffer. It may abort on the way: therefore the child.
 """
 
 from gguf_spec.errors import ProbeError
-from gguf_spec.probe.parent import UNTESTED_WALKERS, probe
+from gguf_spec.probe.parent import probe
 from gguf_spec.probe.request import ContextBytes, ProbeDraft, ProbeModel, ProbeResult
 
 __all__ = [
-    "UNTESTED_WALKERS",
     "ContextBytes",
     "ProbeDraft",
     "ProbeError",

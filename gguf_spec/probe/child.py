@@ -11,9 +11,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import IO, Any
 
 from gguf_spec.backend import ContextParams, ModelParams, load_lib
 from gguf_spec.backend.breakdown import (
@@ -30,10 +30,12 @@ from gguf_spec.backend.lib import Lib
 from gguf_spec.backend.log import LOG
 from gguf_spec.backend.model import load_error, raw_model_params
 from gguf_spec.errors import BackendError, GgufSpecError, NoFitError
+from gguf_spec.hidden_states import NEXTN
 from gguf_spec.probe.request import params_from
 
 _NO_FILE_MAPPING = 0  # LLAMA_LOAD_MODE_NONE: the others assert that memory is allocated
 _PR_SET_PDEATHSIG = 1
+_MOST_ON_DEVICE = 1 << 30
 
 
 def main() -> None:
@@ -42,16 +44,21 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a library prints must not be taken for the answer
     request = json.load(sys.stdin)
     _confine()
+    stream = os.fdopen(answer_to, "w", encoding="utf-8")
     try:
-        answer = _answer(request)
+        answer = _answer(request, lambda record: _write(stream, record))
     except GgufSpecError as error:
         kind = "memory" if isinstance(error, NoFitError) else "refused"
         answer = {"error": {"kind": kind, "message": error.message}}
     except MemoryError:
         answer = {"error": {"kind": "memory", "message": "out of memory"}}
-    with os.fdopen(answer_to, "w", encoding="utf-8") as stream:
-        stream.write(json.dumps(answer) + "\n")
+    _write(stream, answer)
     os._exit(0)
+
+
+def _write(stream: IO[str], answer: Mapping[str, Any]) -> None:
+    stream.write(json.dumps(answer) + "\n")
+    stream.flush()
 
 
 def _confine() -> None:
@@ -81,26 +88,72 @@ def _limit_memory(n_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (now + n_bytes, now + n_bytes))
 
 
-def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(
+    request: Mapping[str, Any], write: Callable[[Mapping[str, Any]], None]
+) -> dict[str, Any]:
+    """The answer to ``request``. If ``write`` has been called with one before, this is better."""
     LOG.echo = True  # what an abort leaves behind
     lib = load_lib()
     _limit_memory(int(request["memory_limit"]))
     target = request["target"]
     keep: list[Any] = []
     model = _load(lib, target, keep)
-    context, account = _measure(lib, model, target["context"])
+    budget = int(request["memory_limit"]) // 2
+    context, account = _measure(lib, model, target["context"], budget)
     answer: dict[str, Any] = {"llama_cpp": lib.version, "target": account, "draft": None}
     draft = request["draft"]
     if draft is not None:
         own = draft["model"]
         draft_model = model if own is None else _load(lib, own, keep)
         other = context if draft["on_target"] else None
-        _, account = _measure(lib, draft_model, draft["context"], other)
+        _, account = _measure(lib, draft_model, draft["context"], budget, other)
         if own is None:
             buffers = [BufferBytes(**item) for item in account["buffers"]]
             account["buffers"] = [asdict(item) for item in without_weights(buffers)]
         answer["draft"] = account
+    layers = params_from(ContextParams, target["context"]).layers
+    if layers and account["source"] == "walker":
+        write(answer)
+        _reserve_for_states(lib, context, layers, answer["target"], lambda: write(answer))
     return answer
+
+
+def _reserve_for_states(
+    lib: Lib,
+    context: int,
+    layers: tuple[int, ...],
+    account: dict[str, Any],
+    done: Callable[[], None],
+) -> None:
+    """Have compute buffers laid out for the hidden states ``layers``, too, and end the process.
+
+    libllama does that at the beginning of the next decode, which cannot go on from there without
+    memory. It logs what it has laid out: then the account is taken, and that is the end.
+    """
+    for layer in sorted(set(layers) - {NEXTN}):
+        lib.extra("llama_set_embeddings_layer_inp")(context, layer, True)
+    if NEXTN in layers:
+        lib.extra("llama_set_embeddings_nextn")(context, True, False)
+    if set(layers) == {NEXTN}:  # for which nothing is laid out anew
+        account["states"] = True
+        return
+    before = {item["buffer"]: item for item in account["buffers"]}
+
+    def watch(level: int, text: bytes, _: object) -> None:
+        if b"compute buffer size" not in text:
+            return
+        for item in memory_breakdown(lib, context, untested=True):
+            # Snapshots, which were multiplied up, are not in this account.
+            before[item.buffer]["compute"] += item.compute - base[item.buffer]
+        account["states"] = True
+        done()
+        os._exit(0)
+
+    base = {item.buffer: item.compute for item in memory_breakdown(lib, context, untested=True)}
+    callback = lib.api.llama_log_callback(watch)
+    lib.api.llama_log_set(callback, ctypes.c_void_p(0))
+    token = (ctypes.c_int32 * 1)(0)
+    lib.api.llama_decode(context, lib.api.llama_batch_get_one(token, 1))
 
 
 def _load(lib: Lib, record: Mapping[str, Any], keep: list[Any]) -> int:
@@ -115,12 +168,13 @@ def _load(lib: Lib, record: Mapping[str, Any], keep: list[Any]) -> int:
 
 
 def _measure(
-    lib: Lib, model: int, record: Mapping[str, Any], other: int | None = None
+    lib: Lib, model: int, record: Mapping[str, Any], budget: int, other: int | None = None
 ) -> tuple[int, dict[str, Any]]:
     """A context on ``model``, and its account.
 
-    Snapshots of a recurrent state are allocated for real, and grow linearly: their number is
-    multiplied up from none and one.
+    Snapshots of a recurrent state are allocated for real. One tells how large they are; if all of
+    them are within ``budget`` bytes, they are made, for compute buffers grow with them in steps
+    that cannot be told otherwise. If not, their number is multiplied up.
     """
     params = params_from(ContextParams, record)
     wanted = params.n_rs_seq
@@ -129,9 +183,27 @@ def _measure(
         second, more = _context(lib, model, params, 1, other)
         lib.api.llama_free(second)
         one = {item.buffer: item for item in more["buffers"]}
-        account["buffers"] = [grow(item, one, wanted) for item in account["buffers"]]
+        grown = [grow(item, one, wanted) for item in account["buffers"]]
+        whole = None
+        if _is_affordable(account["buffers"], grown, budget):
+            with contextlib.suppress(GgufSpecError):
+                whole = _context(lib, model, params, wanted, other)
+        if whole is not None:
+            lib.api.llama_free(context)
+            context, account = whole
+        else:
+            account |= {"buffers": grown, "extrapolated": True}
     account["buffers"] = [asdict(item) for item in account["buffers"]]
     return context, account
+
+
+def _is_affordable(before: list[BufferBytes], after: list[BufferBytes], budget: int) -> bool:
+    """Whether caches may grow so much; on a device, where others may be at work, by little."""
+    host = device = 0
+    for old, new in zip(before, after, strict=True):
+        growth = new.context - old.context
+        host, device = host + growth * old.host, device + growth * (not old.host)
+    return host <= budget and device <= _MOST_ON_DEVICE
 
 
 def _context(
@@ -161,6 +233,8 @@ def _context(
         "n_batch": int(api.llama_n_batch(handle)),
         "n_ubatch": int(api.llama_n_ubatch(handle)),
         "source": source,
+        "states": not params.layers,
+        "extrapolated": False,
         "missing": missing,
     }
 

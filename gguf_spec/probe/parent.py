@@ -24,8 +24,6 @@ from gguf_spec.probe.request import (
     model_record,
 )
 
-#: Layouts of ``std::map`` whose walkers are written but have not met that platform's libllama yet.
-UNTESTED_WALKERS = ("libc++ (macOS)", "MSVC (Windows)")
 TIMEOUT = 30.0  # seconds
 _LEAST_MEMORY = 1 << 30
 _MOST_WORDS = 1 << 16  # bytes of the child's stderr that are looked at
@@ -35,6 +33,8 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from gguf_spec.probe.child import main; main()"
 )
+# The last is ggml's assertion that it got the memory it asked for.
+_NO_MEMORY = ("bad_alloc", "MemoryError", "GGML_ASSERT(ctx->mem_buffer != NULL)")
 # What Windows returns for a failed assertion, an access violation and a fast fail.
 _WINDOWS = {3: "abort", 0xC0000005: "crash", 0xC0000409: "abort", 0xC00000FD: "crash"}
 
@@ -95,7 +95,12 @@ def _request(
 
 
 def _model(folder: Path, model: ProbeModel) -> dict[str, Any]:
-    path = model.path.absolute() if model.path else write_headers(folder, model.files)
+    try:
+        path = write_headers(folder, model.files)
+    except ProbeError:
+        if model.path is None:
+            raise
+        path = model.path.absolute()
     return {
         "path": str(path),
         "model": model_record(model.model),
@@ -128,13 +133,22 @@ def _ask(request: dict[str, Any], folder: Path, timeout: float, python: str) -> 
             raise ProbeError("timeout", message) from None
         finally:  # Ctrl-C comes through here, too
             _end(child)
-        try:
-            answer = json.loads(out)
-        except ValueError:
-            raise _failure(child.returncode, _last_words(words)) from None
-    if not isinstance(answer, dict):
-        raise ProbeError("failed", f"the probe answered {answer!r}")
+        answer = _last_answer(out)
+        if answer is None:
+            raise _failure(child.returncode, _last_words(words))
     return answer
+
+
+def _last_answer(out: bytes) -> dict[str, Any] | None:
+    """The last whole line that is one: the child may get better answers before it ends."""
+    for line in reversed(out.splitlines()):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict):
+            return answer
+    return None
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -156,8 +170,7 @@ def _failure(code: int, words: list[str]) -> ProbeError:
     """The error for a child that ended with ``code`` without an answer."""
     assertion = [line for line in words if "GGML_ASSERT" in line or "GGML_ABORT" in line]
     said = (assertion or words or ["it said nothing"])[-1]
-    memory = any("bad_alloc" in line or "MemoryError" in line for line in words)
-    if memory:
+    if any(word in line for line in words for word in _NO_MEMORY):
         return ProbeError("memory", f"the probe ran out of memory ({said})")
     if sys.platform == "win32":
         kind = _WINDOWS.get(code & 0xFFFFFFFF, "failed")

@@ -9,20 +9,33 @@ from typing import Any, TypeVar
 
 from gguf_spec.backend import ContextParams, ModelParams
 from gguf_spec.backend.breakdown import BufferBytes
-from gguf_spec.bare_header import HeaderFile
+from gguf_spec.bare_header import HeaderFile, bare_headers
+from gguf_spec.header import read_header, read_model
 
 P = TypeVar("P", ModelParams, ContextParams)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeModel:
-    """A model to be asked about: all its ``files``, or ``path`` of one that is here (its first
-    part), which is then read with its vocabulary; how it is loaded, and the context on it."""
+    """A model to be asked about: the headers of all its ``files``, how it is loaded, and the
+    context on it. ``path`` is the first file if it is here: it is opened where headers cannot be
+    written."""
 
     files: tuple[HeaderFile, ...]
     model: ModelParams
     context: ContextParams
     path: Path | None = None
+
+    @classmethod
+    def local(cls, path: Path, model: ModelParams, context: ContextParams) -> ProbeModel:
+        """The model in ``path`` and its other parts.
+
+        Raises:
+            HeaderError: they cannot be read.
+        """
+        info = read_model(path)
+        parts = [info] if len(info.files) == 1 else [read_header(file) for file in info.files]
+        return cls(bare_headers(parts), model, context, Path(info.files[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +58,11 @@ class ContextBytes:
     ``output`` is the buffer of logits (rounded to 1/100 MiB), with the rows that are there before
     the first decode; it lies in host memory and in none of ``buffers``. ``source``: "walker" for
     exact counts, "log" for those that llama.cpp rounded to 1/100 MiB for its log, which names no
-    weights and caches that were not allocated (``missing``). The number of cells and rows are those
-    that libllama settled for.
+    weights and caches that were not allocated (``missing``). ``states``: the compute buffers have
+    room for the hidden states that the context hands out, which come at its first decode.
+    ``extrapolated``: there were more snapshots of a recurrent state than could be made; caches are
+    exact all the same, compute buffers may be larger. The numbers of cells and rows are those that
+    libllama settled for.
     """
 
     buffers: tuple[BufferBytes, ...]
@@ -56,6 +72,8 @@ class ContextBytes:
     n_ubatch: int
     source: str = "walker"
     missing: tuple[str, ...] = ()
+    states: bool = True
+    extrapolated: bool = False
 
     def total(self, kind: str) -> int:
         """The bytes of ``kind`` (model, context, compute) in all buffers."""
@@ -106,6 +124,8 @@ def account_from(record: Mapping[str, Any]) -> ContextBytes:
         n_ubatch=int(record["n_ubatch"]),
         source=str(record["source"]),
         missing=tuple(record["missing"]),
+        states=bool(record["states"]),
+        extrapolated=bool(record["extrapolated"]),
     )
 
 
