@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,17 +33,17 @@ ALLOCATED = ModelParams(use_mmap=False)
 SMALL = ContextParams(512, n_ubatch=64)
 
 
-def asked(path: Path, model: ModelParams = ALLOCATED, context: ContextParams = SMALL) -> ProbeModel:
-    return ProbeModel(bare_headers([read_header(path)]), model, context)
+def asked(path: Path, params: ModelParams = ALLOCATED) -> ProbeModel:
+    return ProbeModel(bare_headers([read_header(path)]), params)
 
 
 def header_only(data: bytes, size: int | None = None) -> ProbeModel:
-    return ProbeModel((HeaderFile(data, size or len(data)),), ALLOCATED, SMALL)
+    return ProbeModel((HeaderFile(data, size or len(data)),), ALLOCATED)
 
 
-def failure(model: ProbeModel, **options: object) -> ProbeError:
+def failure(model: ProbeModel, context: ContextParams = SMALL, **options: Any) -> ProbeError:
     with pytest.raises(ProbeError) as caught:
-        probe(model, **options)  # type: ignore[arg-type]
+        probe(model, context, **options)
     return caught.value
 
 
@@ -68,7 +69,7 @@ def test_a_target_takes_what_the_probe_says(
     tiny: Path, own_temp: Path, context: ContextParams
 ) -> None:
     path = tiny / "tiny-target.gguf"
-    result = probe(asked(path, context=context))
+    result = probe(asked(path), context)
     with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
         assert list(result.target.buffers) == memory_breakdown(model.lib, live.handle)
         assert result.target.n_ctx == model.lib.api.llama_n_ctx(live.handle)
@@ -82,7 +83,7 @@ def test_a_target_takes_what_the_probe_says(
 @pytest.mark.parametrize("n_rs_seq", [1, 2, 16])
 def test_snapshots(tiny: Path, n_rs_seq: int) -> None:
     path, context = tiny / "tiny-mtp.gguf", replace(SMALL, n_rs_seq=n_rs_seq)
-    result = probe(asked(path, context=context))
+    result = probe(asked(path), context)
     with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
         assert list(result.target.buffers) == memory_breakdown(model.lib, live.handle)
     assert not result.target.extrapolated
@@ -91,7 +92,7 @@ def test_snapshots(tiny: Path, n_rs_seq: int) -> None:
 def test_more_snapshots_than_there_is_memory_for(tiny: Path) -> None:
     """215,040 bytes each: 800 of them are more than half of 256 MiB, and are not made."""
     none, one, many = (
-        probe(asked(tiny / "tiny-mtp.gguf", context=replace(SMALL, n_rs_seq=n)), memory_limit=limit)
+        probe(asked(tiny / "tiny-mtp.gguf"), replace(SMALL, n_rs_seq=n), memory_limit=limit)
         for n, limit in ((0, None), (1, None), (800, 1 << 28))
     )
     assert many.target.extrapolated
@@ -106,7 +107,7 @@ def test_room_for_hidden_states_comes_with_the_first_decode(
     tiny: Path, layers: tuple[int, ...]
 ) -> None:
     path, context = tiny / "tiny-mtp.gguf", replace(SMALL, layers=layers, n_rs_seq=3)
-    result = probe(asked(path, context=context))
+    result = probe(asked(path), context)
     with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
         before = memory_breakdown(model.lib, live.handle)
         live.decode([Run(0, 0, [1, 2, 3], 1)])
@@ -142,17 +143,14 @@ def test_a_draft_takes_what_the_probe_says(tiny: Path, kind: str, file: str | No
         ):
             live = memory_breakdown(model.lib, draft.handle)
     wanted = replace(context, other=None)
-    result = probe(
-        asked(path, params),
-        ProbeDraft(
-            asked(own, params, wanted) if file else None, wanted, on_target="other" in sizes
-        ),
-    )
+    draft_model = asked(own, params) if file else None
+    draft = ProbeDraft(draft_model, wanted, on_target="other" in sizes)
+    result = probe(asked(path, params), SMALL, draft)
     assert result.draft is not None
     # The weights of a head inside the target's file are counted with the target.
     expected = live if file else [replace(item, model=0) for item in live]
     assert list(result.draft.buffers) == expected
-    assert result.target == probe(asked(path, params)).target
+    assert result.target == probe(asked(path, params), SMALL).target
 
 
 def test_a_head_alone_is_refused_in_libllamas_words(tiny: Path) -> None:
@@ -168,20 +166,20 @@ def test_real_models(
 ) -> None:
     path = request.getfixturevalue(name).path
     context = ContextParams(4096, n_seq_max=2, max_width=4)
-    bare = probe(asked(path, context=context))
+    bare = probe(asked(path), context)
     with LlamaModel(path, ALLOCATED) as model, LlamaContext(model, context) as live:
         assert list(bare.target.buffers) == memory_breakdown(model.lib, live.handle)
     if name == "smollm2":  # with its vocabulary, the numbers are the same
         monkeypatch.setattr(probe_files, "_taken", lambda path: path.stat().st_size)
-        whole = probe(ProbeModel.local(path, ALLOCATED, context))
+        whole = probe(ProbeModel.local(path, ALLOCATED), context)
         assert whole.target == bare.target
 
 
 def test_split_models(tmp_path: Path, tiny: Path) -> None:
     whole = read_header(tiny / "tiny-target.gguf")
     headers = split(whole.path, 2)
-    result = probe(ProbeModel(headers, ALLOCATED, SMALL))
-    assert result.target == probe(asked(Path(whole.path))).target
+    result = probe(ProbeModel(headers, ALLOCATED), SMALL)
+    assert result.target == probe(asked(Path(whole.path)), SMALL).target
 
 
 def split(path: str, count: int) -> tuple[HeaderFile, ...]:
@@ -226,7 +224,7 @@ def test_an_abort_is_told_with_its_assertion(tiny: Path) -> None:
     info = read_header(tiny / "tiny-target.gguf")
     key = f"{info.arch}.rope.dimension_count"
     part = replace(info, metadata={**info.metadata, key: 4}, types={**info.types, key: "u32"})
-    error = failure(ProbeModel(bare_headers([part]), ALLOCATED, SMALL))
+    error = failure(ProbeModel(bare_headers([part]), ALLOCATED))
     assert error.kind == "abort"
     assert "GGML_ASSERT" in error.message
 
@@ -234,7 +232,7 @@ def test_an_abort_is_told_with_its_assertion(tiny: Path) -> None:
 def test_absurd_dimensions(tiny: Path) -> None:
     info = read_header(tiny / "tiny-target.gguf")
     absurd = replace(info, metadata={**info.metadata, f"{info.arch}.block_count": 2**31})
-    error = failure(ProbeModel(bare_headers([absurd]), ALLOCATED, SMALL))
+    error = failure(ProbeModel(bare_headers([absurd]), ALLOCATED))
     assert error.kind in ("abort", "refused", "memory", "crash")
 
 
@@ -253,9 +251,9 @@ def test_a_file_shorter_than_its_tensors_is_refused(tiny: Path) -> None:
 
 def test_memory_has_a_limit(tiny: Path) -> None:
     """Recurrent states are allocated for real: 256 sequences of them take more than a MiB."""
-    model = asked(tiny / "tiny-mtp.gguf", context=replace(SMALL, n_seq_max=256))
-    assert failure(model, memory_limit=1 << 20).kind == "memory"
-    assert probe(model).target.total("context") > 1 << 20
+    model, context = asked(tiny / "tiny-mtp.gguf"), replace(SMALL, n_seq_max=256)
+    assert failure(model, context, memory_limit=1 << 20).kind == "memory"
+    assert probe(model, context).target.total("context") > 1 << 20
 
 
 def fake_python(folder: Path, script: str) -> str:
@@ -291,7 +289,16 @@ def test_the_reason_is_told(tmp_path: Path, own_temp: Path, script: str, kind: s
 
 
 def test_no_python(tmp_path: Path) -> None:
-    assert failure(header_only(b"GGUF"), python=str(tmp_path / "missing")).kind == "start"
+    for python in (str(tmp_path / "missing"), str(tmp_path), ""):
+        assert failure(header_only(b"GGUF"), python=python).kind == "start"
+
+
+def test_a_file_of_any_length_takes_no_room(tiny: Path) -> None:
+    """libllama asks that the tensors are within the file, not that nothing follows."""
+    small = asked(tiny / "tiny-target.gguf")
+    (file,) = small.files
+    large = replace(small, files=(replace(file, size=1 << 40),))
+    assert probe(large, SMALL) == probe(small, SMALL)
 
 
 def processes(mark: Path) -> list[int]:
@@ -338,7 +345,7 @@ def test_ctrl_c_ends_the_whole_group(tmp_path: Path, own_temp: Path) -> None:
         "from gguf_spec.bare_header import HeaderFile; "
         "from gguf_spec.backend import ContextParams, ModelParams\n"
         "tempfile.tempdir = sys.argv[2]\n"
-        "try: probe(ProbeModel((HeaderFile(b'GGUF', 4),), ModelParams(), ContextParams(8)),"
+        "try: probe(ProbeModel((HeaderFile(b'GGUF', 4),), ModelParams()), ContextParams(8),"
         " python=sys.argv[1])\n"
         "except KeyboardInterrupt: print('interrupted')"
     )
@@ -370,7 +377,7 @@ def test_the_current_folder_is_not_searched_for_modules(
     (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    assert probe(asked(tiny / "tiny-target.gguf")).target.total("model") > 0
+    assert probe(asked(tiny / "tiny-target.gguf"), SMALL).target.total("model") > 0
 
 
 def test_a_disk_without_sparse_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

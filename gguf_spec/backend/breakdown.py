@@ -84,8 +84,8 @@ def layout() -> tuple[str, Walker]:
     return "libstdc++", walk_libstdcxx
 
 
-#: Layouts whose walker has been run against the libllama of that platform. libc++'s has met a map of
-#: libc++'s (on x86-64 Linux) but no libllama yet, Microsoft's only one laid out by hand.
+#: Layouts whose walker has been run against the libllama of that platform. libc++'s has met a map
+#: of libc++'s (on x86-64 Linux) but no libllama yet, Microsoft's only one laid out by hand.
 TESTED_LAYOUTS = ("libstdc++",)
 
 

@@ -95,11 +95,10 @@ def _answer(
     LOG.echo = True  # what an abort leaves behind
     lib = load_lib()
     _limit_memory(int(request["memory_limit"]))
-    target = request["target"]
     keep: list[Any] = []
-    model = _load(lib, target, keep)
+    model = _load(lib, request["model"], keep)
     budget = int(request["memory_limit"]) // 2
-    context, account = _measure(lib, model, target["context"], budget)
+    context, account = _measure(lib, model, request["context"], budget)
     answer: dict[str, Any] = {"llama_cpp": lib.version, "target": account, "draft": None}
     draft = request["draft"]
     if draft is not None:
@@ -111,8 +110,8 @@ def _answer(
             buffers = [BufferBytes(**item) for item in account["buffers"]]
             account["buffers"] = [asdict(item) for item in without_weights(buffers)]
         answer["draft"] = account
-    layers = params_from(ContextParams, target["context"]).layers
-    if layers and account["source"] == "walker":
+    layers = params_from(ContextParams, request["context"]).layers
+    if layers and answer["target"]["source"] == "walker":
         write(answer)
         _reserve_for_states(lib, context, layers, answer["target"], lambda: write(answer))
     return answer
@@ -158,7 +157,7 @@ def _reserve_for_states(
 
 def _load(lib: Lib, record: Mapping[str, Any], keep: list[Any]) -> int:
     """The address of a model without weights."""
-    raw = raw_model_params(lib.api, params_from(ModelParams, record["model"]), keep)
+    raw = raw_model_params(lib.api, params_from(ModelParams, record["params"]), keep)
     raw.no_alloc, raw.load_mode = True, _NO_FILE_MAPPING
     mark = LOG.mark()
     handle = lib.api.llama_model_load_from_file(str(record["path"]).encode(), raw)

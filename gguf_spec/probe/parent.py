@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import IO, Any
 
+from gguf_spec.backend import ContextParams
 from gguf_spec.errors import ProbeError
 from gguf_spec.probe.files import write_headers
 from gguf_spec.probe.request import (
@@ -21,7 +23,6 @@ from gguf_spec.probe.request import (
     ProbeResult,
     account_from,
     context_record,
-    model_record,
 )
 
 TIMEOUT = 30.0  # seconds
@@ -41,13 +42,14 @@ _WINDOWS = {3: "abort", 0xC0000005: "crash", 0xC0000409: "abort", 0xC00000FD: "c
 
 def probe(
     target: ProbeModel,
+    context: ContextParams,
     draft: ProbeDraft | None = None,
     *,
     timeout: float = TIMEOUT,
     memory_limit: int | None = None,
     python: str = sys.executable,
 ) -> ProbeResult:
-    """Ask libllama what ``target`` takes, and ``draft`` beside it.
+    """Ask libllama what ``target`` with a ``context`` takes, and ``draft`` beside it.
 
     The child may take ``timeout`` seconds and ``memory_limit`` bytes (half of what is free, at
     least 1 GiB, unless given). Nothing is left behind: no process and no file.
@@ -56,10 +58,13 @@ def probe(
         ProbeError: there is no answer; ``kind`` tells why.
     """
     begun = perf_counter()
+    if not python:  # an embedded interpreter
+        raise ProbeError("start", "the probe cannot be started: there is no Python executable")
     try:
         with tempfile.TemporaryDirectory(prefix="gguf-spec-probe-") as name:
             folder = Path(name)
-            request = _request(folder, target, draft, memory_limit or _free_half())
+            limit = _free_half() if memory_limit is None else memory_limit
+            request = _request(folder, target, context, draft) | {"memory_limit": limit}
             answer = _ask(request, folder, timeout, python)
     except OSError as error:
         raise ProbeError("start", f"the probe could not be started: {error}") from error
@@ -77,12 +82,12 @@ def probe(
 
 
 def _request(
-    folder: Path, target: ProbeModel, draft: ProbeDraft | None, memory_limit: int
+    folder: Path, target: ProbeModel, context: ContextParams, draft: ProbeDraft | None
 ) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "target": _model(folder / "target", target),
+        "model": _model(folder / "target", target),
+        "context": context_record(context),
         "draft": None,
-        "memory_limit": memory_limit,
     }
     if draft is not None:
         own = None if draft.model is None else _model(folder / "draft", draft.model)
@@ -101,11 +106,7 @@ def _model(folder: Path, model: ProbeModel) -> dict[str, Any]:
         if model.path is None:
             raise
         path = model.path.absolute()
-    return {
-        "path": str(path),
-        "model": model_record(model.model),
-        "context": context_record(model.context),
-    }
+    return {"path": str(path), "params": asdict(model.params)}
 
 
 def _ask(request: dict[str, Any], folder: Path, timeout: float, python: str) -> dict[str, Any]:
@@ -155,8 +156,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """Kill the child and whatever it has started, and wait for it."""
     if sys.platform == "win32":
         child.kill()
-    else:
-        # The group is there as long as one of its processes is.
+    elif child.returncode is None:  # else its number may be another's by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
     for stream in (child.stdin, child.stdout):

@@ -17,17 +17,15 @@ P = TypeVar("P", ModelParams, ContextParams)
 
 @dataclass(frozen=True, slots=True)
 class ProbeModel:
-    """A model to be asked about: the headers of all its ``files``, how it is loaded, and the
-    context on it. ``path`` is the first file if it is here: it is opened where headers cannot be
-    written."""
+    """A model to be asked about: the headers of all its ``files``, and how it is loaded. ``path``
+    is the first file if it is here: it is opened where headers cannot be written."""
 
     files: tuple[HeaderFile, ...]
-    model: ModelParams
-    context: ContextParams
+    params: ModelParams
     path: Path | None = None
 
     @classmethod
-    def local(cls, path: Path, model: ModelParams, context: ContextParams) -> ProbeModel:
+    def local(cls, path: Path, params: ModelParams) -> ProbeModel:
         """The model in ``path`` and its other parts.
 
         Raises:
@@ -35,7 +33,7 @@ class ProbeModel:
         """
         info = read_model(path)
         parts = [info] if len(info.files) == 1 else [read_header(file) for file in info.files]
-        return cls(bare_headers(parts), model, context, Path(info.files[0]))
+        return cls(bare_headers(parts), params, Path(info.files[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +87,6 @@ class ProbeResult:
     draft: ContextBytes | None = None
     llama_cpp: str = ""
     seconds: float = field(default=0.0, compare=False)
-
-
-def model_record(model: ModelParams) -> dict[str, Any]:
-    return asdict(model)
 
 
 def context_record(context: ContextParams) -> dict[str, Any]:
