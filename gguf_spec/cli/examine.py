@@ -23,7 +23,7 @@ NOT_TESTED = [
     "macOS",
     "Windows",
     "exact memory accounts with libc++ (macOS) and MSVC (Windows)",
-    "sysfs of amdgpu, i915 and xe",
+    "NVML, and sysfs of amdgpu, i915 and xe",
 ]
 _REBUILD = (
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python "

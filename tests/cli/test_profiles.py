@@ -125,7 +125,7 @@ def test_doctor(cli: Cli) -> None:
     assert record["memory_account"]["available"] is True
     text = cli("doctor").out
     assert "not tested" in text
-    for what in ("CUDA", "Metal", "Windows", "libc++ (macOS) and MSVC (Windows)"):
+    for what in ("CUDA", "Metal", "Windows", "NVML", "libc++ (macOS) and MSVC (Windows)"):
         assert what in text
 
 
