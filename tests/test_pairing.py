@@ -130,6 +130,7 @@ def eagle3(
 
 def mtp(arch: str = "qwen35", n_heads: int = 1, **options: Any) -> Gguf:
     made = model(arch=arch, **options).key(f"{arch}.nextn_predict_layers", "u32", n_heads)
+    made.tensor("blk.1.nextn.enorm.weight", [64]).tensor("blk.1.nextn.hnorm.weight", [64])
     return made.tensor("blk.1.nextn.eh_proj.weight", [128, 64], Q8_0)
 
 
@@ -183,7 +184,7 @@ def test_mtp_heads_fit_by_width_and_number() -> None:
     for target, head, message in (
         (model(arch="qwen35", embedding_length=32), head_file(), "target 32, head 64"),
         (model(arch="qwen35"), head_file(2), "a chain of 2 MTP heads"),
-        (model(arch="qwen35"), model(arch="gemma4-assistant"), "shares the target's cache"),
+        (model(arch="qwen35"), model(arch="gemma4-assistant"), "the cache of a gemma4 model"),
         (model(arch="qwen35", tokens=[*TOKENS[:9], "x", *TOKENS[10:]]), head_file(), "token 9 "),
     ):
         result = pair(target, head)

@@ -71,6 +71,7 @@ class LlamaContext:
         self._last_width: dict[int, int] = {}
         self._n_swa = 0 if params.swa_full else self.model.n_swa
         self._synchronized = True
+        self._head = 0
         self._decode = api.llama_decode
         # Addresses as plain integers: a ctypes pointer object costs more than the call itself.
         address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
@@ -107,13 +108,19 @@ class LlamaContext:
         self._compute(runs, self._batch.fill(runs))
 
     def decode_states(
-        self, run: Run, states: NDArray[np.float32], *, with_tokens: bool = True
+        self,
+        run: Run,
+        states: NDArray[np.float32],
+        *,
+        with_tokens: bool = True,
+        head: int | None = None,
     ) -> None:
         """Decode ``run`` on a draft head, each token with its row of ``states``, shape [n, width].
 
         Without tokens the rows alone are decoded; the ids in ``run`` are not looked at. llama.cpp's
-        graphs of draft heads compute every row's logits and states, and copy as many as were asked
-        for from the first on: so all rows have outputs, or none.
+        graphs of EAGLE-3 and DFlash compute every row's logits and states, and copy as many as were
+        asked for from the first on: so all rows have outputs, or none. ``head`` chooses among
+        several MTP heads, whose graphs compute the rows that were asked for.
 
         Raises:
             NoSlotError, BackendError: as ``decode``; the shapes do not fit.
@@ -121,8 +128,11 @@ class LlamaContext:
         n, width = len(run.tokens), self.model.n_embd_states(mtp=self.params.mtp)
         if states.shape != (n, width):
             raise BackendError(f"states of shape {states.shape}, wanted ({n}, {width})")
-        if run.n_outputs not in (0, n) or run.n_outputs > self.max_width:
+        some = head is None and run.n_outputs not in (0, n)
+        if some or run.n_outputs > self.max_width:
             raise BackendError(f"{run.n_outputs} rows of logits of {n}, room for {self.max_width}")
+        if head is not None:
+            self._choose_head(head)
         run.row = 0
         alive = self._batch.add_states(run, states, with_tokens=with_tokens)
         try:
@@ -130,6 +140,18 @@ class LlamaContext:
         finally:
             self._batch.tokens_only()
             del alive
+
+    def _choose_head(self, head: int) -> None:
+        """Make ``head`` the MTP head of further decodes; libllama aborts on one that is not there.
+
+        Raises:
+            BackendError: there is no such head, or this libllama cannot choose.
+        """
+        if not (self.params.mtp and 0 <= head < self.model.n_layer_nextn):
+            raise BackendError(f"{self.model.path.name} has no MTP head {head}")
+        if head != self._head:
+            self.model.lib.extra("llama_set_nextn_layer_offset")(self.handle, head)
+            self._head = head
 
     def encode(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """What an EAGLE-3 draft makes of the target's states, shape [n, n_embd_features]: rows
