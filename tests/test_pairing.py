@@ -8,7 +8,9 @@ import pytest
 
 from gguf_spec.gguf_source import MemorySource
 from gguf_spec.header import ModelInfo, parse, read_header
+from gguf_spec.hidden_states import CHAIN_ARCHS, MTP_ARCHS, NEXTN_ARCHS, STORED_ARCHS
 from gguf_spec.pairing import Pair, check_pair, own_head
+from gguf_spec.pairing_mtp import instead_of_head
 from tests.gguf_writer import Q8_0, Gguf, model
 
 MODELS = Path(__file__).parent / "models"
@@ -198,6 +200,24 @@ def test_a_targets_own_head() -> None:
     assert "of glm4 models" in own_head(info_of(mtp("glm4"))).reason
     stripped = model(arch="qwen35").key("qwen35.nextn_predict_layers", "u32", 1)
     assert "stripped of its MTP head" in own_head(info_of(stripped)).reason
+
+
+@pytest.mark.parametrize("arch", sorted(STORED_ARCHS))
+def test_a_head_that_is_only_stored(arch: str) -> None:
+    """Their tensors are loaded or skipped in src/models/, and no graph reads them."""
+    info = info_of(mtp(arch))
+    assert "draft-mtp" not in info.spec_types
+    assert own_head(info).reason == (
+        f"llama.cpp does not compute the MTP heads of {arch} models; the file only stores it"
+    )
+    assert "--spec-type ngram-simple" in instead_of_head(info)
+    assert "-d/--draft REF" in instead_of_head(info_of(model()))
+
+
+def test_architectures_of_heads_are_of_one_kind() -> None:
+    assert CHAIN_ARCHS < MTP_ARCHS
+    assert not STORED_ARCHS & MTP_ARCHS
+    assert MTP_ARCHS < NEXTN_ARCHS
 
 
 def test_what_is_no_pair_at_all() -> None:

@@ -10,6 +10,7 @@ everywhere, and a drafter that guesses; what it guesses depends on every row of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,11 @@ class Noise:
         return np.asarray(1 + self._rng.standard_normal(n, np.float32) * 0.1, np.float32)
 
 
-def write(path: Path, arch: str, keys: dict[str, Any], tensors: Tensors) -> Path:
-    """A model file with the tokenizer of the tiny models."""
+def write(
+    path: Path, arch: str, keys: dict[str, Any], tensors: Mapping[str, Weights | None]
+) -> Path:
+    """A model file with the tokenizer of the tiny models. Keys and tensors that are None are left
+    out."""
     writer = gguf.GGUFWriter(path, arch)
     source = gguf.GGUFReader(MODELS / "tiny-target.gguf")
     for name, read in source.fields.items():
@@ -124,7 +128,8 @@ def write(path: Path, arch: str, keys: dict[str, Any], tensors: Tensors) -> Path
         else:
             writer.add_uint32(f"{arch}.{key}", value)
     for name, data in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(data, np.float32))
+        if data is not None:
+            writer.add_tensor(name, np.ascontiguousarray(data, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -305,8 +310,7 @@ def step35(path: Path, n_heads: int, *, exact: bool, **changed: Any) -> Path:
         "rope.dimension_count": 2 * HEAD // 2,
     }
     tensors = changed.pop("tensors", {})
-    made |= tensors
-    return write(path, "step35", keys | changed, {k: v for k, v in made.items() if v is not None})
+    return write(path, "step35", keys | changed, made | tensors)
 
 
 def _random_head(k: int, noise: Noise) -> Tensors:
