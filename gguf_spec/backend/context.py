@@ -18,7 +18,7 @@ from gguf_spec.backend.params import FLASH_ATTN, KV_TYPES, ContextParams
 from gguf_spec.backend.states import HiddenStates
 from gguf_spec.context import NoSlotError, Run
 from gguf_spec.errors import BackendError
-from gguf_spec.hidden_states import HEAD_ARCHS
+from gguf_spec.hidden_states import ASSISTANT_ARCH, HEAD_ARCHS
 
 _STATE_CALLS = ("get_size", "get_data", "set_data")
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -358,6 +358,8 @@ class LlamaContext:
                 raise BackendError(problem)
             raw.ctx_type = _MTP
         if p.other is not None:
+            if self.model.arch == ASSISTANT_ARCH:
+                self._check_lender(p.other)
             raw.ctx_other = p.other.handle
         for name, value in p.rope:
             setattr(raw, name, value)
@@ -367,6 +369,20 @@ class LlamaContext:
         if not handle:
             raise load_error(f"libllama could not make a context of {p.n_ctx} tokens", mark)
         return int(handle)
+
+    def _check_lender(self, other: LlamaContext) -> None:
+        """Refuse a target whose cache an assistant cannot share: libllama empties the list of its
+        cells when the assistant's context is made, and sizes it for that context's sequences.
+
+        Raises:
+            BackendError: as said.
+        """
+        if other.n_seq_max != self.n_seq_max:
+            raise BackendError(
+                f"an assistant for {self.n_seq_max} sequences, its target has {other.n_seq_max}"
+            )
+        if any(other._length(seq) for seq in range(other.n_seq_max)):
+            raise BackendError("an assistant needs its target's cache to be empty at first")
 
     def _probe_removal(self) -> bool:
         """Whether the memory can drop a sequence's tail: decode two tokens, drop one.
