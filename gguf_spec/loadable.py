@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gguf_spec.errors import HeaderError
+from gguf_spec.loadable_layers import layers_problem, per_layer
 
 if TYPE_CHECKING:
     from gguf_spec.header import ModelInfo
@@ -90,9 +91,6 @@ FULL_ROTARY = frozenset([
     "olmo2", "olmoe", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "seed_oss", "smollm3",
     "starcoder2",
 ])  # fmt: skip
-#: Architectures that say of every layer whether it has a sliding window (``is_swa_impl`` read from
-#: an array); llama.cpp makes two caches for them, and asserts that some layer uses the second.
-WINDOWED = frozenset(["gemma4", "gemma4-assistant", "mimo2", "step35"])
 DELTA_NETS = frozenset(["qwen35", "qwen35moe", "qwen3next"])
 WEIGHTLESS_ROLES = {
     "adapter": "a LoRA adapter, not a model",
@@ -247,13 +245,6 @@ def _check_per_layer(info: ModelInfo, name: str, blocks: int) -> None:
         raise _fail(info, f"{info.arch}.{name} has {ref.count} values for {blocks} layers")
 
 
-def per_layer(info: ModelInfo, name: str) -> list[int]:
-    """The values of a key that may hold one number or one per layer; empty when it is missing."""
-    value = info.metadata.get(f"{info.arch}.{name}")
-    values = value if isinstance(value, tuple) else (value,)
-    return [int(item) for item in values if isinstance(item, int)]
-
-
 def _check_experts(info: ModelInfo) -> None:
     """GGML_ASSERTs of load_hparams on the experts."""
     if info.arch in ("hunyuan_vl", "hunyuan-dense"):  # llama.cpp resets the counts of these two
@@ -297,8 +288,9 @@ def _check_attention(info: ModelInfo) -> None:
     head = info.arch_uint("attention.key_length", (info.n_embd or 0) // max(1, info.n_head or 1))
     if info.n_head and rotary is not None and head is not None and rotary > head:
         raise _fail(info, f"{rotary} rope dimensions in heads of {head}")  # asserted by ggml_rope
-    if info.arch in WINDOWED:
-        _check_windows(info)
+    problem = layers_problem(info)
+    if problem is not None:
+        raise _fail(info, problem)
     if info.arch in DELTA_NETS:
         _check_delta_net(info)
     if f"{info.arch}.rope.dimension_sections" in info.metadata:
@@ -318,32 +310,6 @@ def _check_rotary(info: ModelInfo, heads: list[int]) -> None:
     if not head or head != value or head != rotary:
         raise _fail(
             info, f"head size {head}, value size {value}, rope dimensions {rotary} must be equal"
-        )
-
-
-def _check_windows(info: ModelInfo) -> None:
-    """Caches with and without a window: who uses which, and who computes with another's keys."""
-    name, blocks = "attention.sliding_window_pattern", info.arch_uint("block_count", 0) or 0
-    pattern, window = per_layer(info, name), info.arch_uint("attention.sliding_window", 0)
-    if len(pattern) < blocks or not any(pattern[:blocks]) or not window:
-        used = sum(map(bool, pattern[:blocks]))
-        raise _fail(
-            info,
-            f"a sliding window of {window} tokens in {used} of {blocks} layers "
-            f"({info.arch}.{name} has {len(pattern)} values)",
-        )
-    rotary = info.arch_uint("rope.dimension_count_swa", info.arch_uint("rope.dimension_count"))
-    usual = info.arch_uint("attention.key_length", (info.n_embd or 0) // max(1, info.n_head or 1))
-    head = info.arch_uint("attention.key_length_swa", usual)
-    if rotary is not None and head is not None and rotary > head:
-        raise _fail(info, f"{rotary} rope dimensions in heads of {head} with a sliding window")
-    shared = info.arch_uint("attention.shared_kv_layers", 0) or 0
-    own = blocks - shared
-    if info.arch == "gemma4" and shared and not (own >= 2 and pattern[own - 2] > pattern[own - 1]):
-        raise _fail(
-            info,
-            f"{shared} of {blocks} layers use the keys of others, which are not there: layer "
-            f"{own - 2} should have a sliding window, and layer {own - 1} none",
         )
 
 

@@ -18,11 +18,9 @@ from gguf_spec.hidden_states import (
     STORED_ARCHS,
     state_problem,
 )
-from gguf_spec.loadable import per_layer
+from gguf_spec.loadable_layers import lacking_feed_forward, per_layer
 
 _HEAD = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
-_DENSE = ("ffn_gate", "ffn_up", "ffn_down")
-_MIXED = ("ffn_gate_inp", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 
 
 def mtp_problem(target: ModelInfo, head: ModelInfo) -> str | None:
@@ -73,17 +71,15 @@ def _head_problem(head: ModelInfo) -> str | None:
     if not any(f"blk.{block}.nextn.eh_proj.weight" in names for block in blocks):
         return f"{head.name} was stripped of its MTP head: the tensors are not there"
     for block in blocks:
-        wanted: tuple[str, ...] = _HEAD
-        if head.arch in CHAIN_ARCHS:
-            # The loaders of these take what is there: of the layer itself, one form or the other.
-            mixed = head.arch != "mimo2" and f"blk.{block}.ffn_gate_inp.weight" in names
-            wanted += _MIXED if mixed else _DENSE
-            wanted += ("attn_qkv",) if head.arch == "mimo2" else ()
-        lacking = [name for name in wanted if f"blk.{block}.{name}.weight" not in names]
-        if lacking:
-            return f"{head.name} has no blk.{block}.{lacking[0]}.weight for its MTP head"
+        wanted = (*_HEAD, "attn_qkv") if head.arch == "mimo2" else _HEAD
+        names_wanted = (f"blk.{block}.{name}.weight" for name in wanted)
+        lacking = next((name for name in names_wanted if name not in names), None)
+        if lacking is None and head.arch in CHAIN_ARCHS:
+            lacking = lacking_feed_forward(head, block)
+        if lacking is not None:
+            return f"{head.name} has no {lacking} for its MTP head"
         own = f"blk.{block}.nextn.shared_head_head.weight"
-        if head.arch in CHAIN_ARCHS and not {own, "output.weight"} & names:
+        if head.arch == "step35" and not {own, "output.weight"} & names:
             return f"{head.name} has neither {own} nor output.weight for its MTP head"
     return None
 

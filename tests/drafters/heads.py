@@ -113,7 +113,7 @@ def bench(
     """Contexts for a drafter of ``kind``, with room for drafts of ``n_max``."""
     name = target or ("tiny-mtp" if kind == "draft-mtp" else "tiny-target")
     shared = {"n_ctx": 1024, "max_width": n_max + 1, "n_rs_seq": n_max, **params}
-    head = {key: shared[key] for key in (*EXACT, "n_ctx") if key in shared}
+    head = {key: shared[key] for key in (*EXACT, "n_ctx", "n_seq_max") if key in shared}
     file = name if isinstance(name, Path) else MODELS / f"{name}.gguf"
     with LlamaModel(file, ModelParams(load_mtp=True)) as model:
         inside = kind == "draft-mtp" and not head_file

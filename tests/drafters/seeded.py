@@ -362,3 +362,24 @@ def _exact_head(k: int) -> Tensors:
     made[f"blk.{i}.attn_v.weight"] = values
     made[f"blk.{i}.attn_output.weight"] = mixed
     return made
+
+
+def random_chain(path: Path, arch: str, n_heads: int) -> Path:
+    """A random model of one of the other architectures with chains: hy_v3 or mimo2."""
+    noise = Noise(NOISE + 3)
+    made: Tensors = {"output_norm.weight": np.ones(WIDTH, np.float32)}
+    for name in ("token_embd", "output"):
+        made[f"{name}.weight"] = noise.matrix(N_VOCAB, WIDTH, 4.0)
+    for i in range(N_STEP + n_heads):
+        layer = block(i, WIDTH, noise)
+        if arch == "mimo2":  # one matrix for queries, keys and values, and no norms of them
+            parts = [layer.pop(f"blk.{i}.attn_{name}.weight") for name in "qkv"]
+            layer[f"blk.{i}.attn_qkv.weight"] = np.concatenate(parts)
+            layer = {name: data for name, data in layer.items() if "k_norm" not in name}
+            layer = {name: data for name, data in layer.items() if "q_norm" not in name}
+        made |= layer
+    for k in range(n_heads):
+        made |= _random_head(k, noise)
+    swa = [i % 2 == 0 for i in range(N_STEP + n_heads)]
+    keys = sizes(N_STEP, WIDTH, swa, n_heads) | {"expert_feed_forward_length": N_FF}
+    return write(path, arch, keys, made)

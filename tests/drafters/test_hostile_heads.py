@@ -173,5 +173,8 @@ def test_chains(tmp_path: Path) -> None:
     swa = "attention.sliding_window_pattern"
     add("no window", "in 0 of 4 layers", **{swa: [False] * 4})
     add("short pattern", "has 3 values", **{swa: [True, False, True]})
+    add("no trunk", "blk.0.ffn_up.weight is not there", tensors={"blk.0.ffn_up.weight": None})
+    add("odd rotary", "1 rope dimensions", **{"rope.dimension_count": 2})
+    add("no rotary", "0 rope dimensions", **{"rope.dimension_count": 0})
     add("no such norm", "output_norm", tensors={"output_norm.weight": None})
     check(cases, wanted)

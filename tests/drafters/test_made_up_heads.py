@@ -9,13 +9,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from gguf_spec.control import FixedPolicy
+from gguf_spec.drafters.assistant import Assistant
 from gguf_spec.drafters.base import Draft, Drafter
+from gguf_spec.drafters.mtp_chain import MtpChain
 from gguf_spec.drafters.ngram import NgramSimple
+from gguf_spec.engine import Engine, Request
 from gguf_spec.sampling import Sampler, SamplingParams
 from tests.drafters.heads import EXACT, GREEDY, Bench, bench
 from tests.drafters.seeded import gemma4, gemma4_assistant, prompt, step35
@@ -175,6 +180,23 @@ def test_a_draft_ends_before_what_is_unlikely(files: dict[str, Family], family: 
             made.drafted = 0
             made.answer(made.open([made.drafter(p_min)], [3]), prompt(20), n=30)
             assert bool(made.drafted) == some
+
+
+@families
+def test_two_sequences_at_a_time(files: dict[str, Family], family: str) -> None:
+    with files[family].bench(n_seq_max=2) as made:
+        kind = Assistant if family == "assistant" else partial(MtpChain, n_heads=3)
+        engine = Engine(made.target)
+        sequences = [engine.open([kind(made.head, seq=seq)], FixedPolicy([3])) for seq in (0, 1)]
+        starts = (229, 600)
+        for sequence, start in zip(sequences, starts, strict=True):
+            sequence.start(Request(prompt(20, start), Sampler(GREEDY), 100))
+        while any(sequence.active for sequence in sequences):
+            engine.step()
+        for sequence, start in zip(sequences, starts, strict=True):
+            assert sequence.history[:] == prompt(120, start)
+            spec = sequence.progress.spec.total
+            assert spec.num_accepted_tokens == spec.num_draft_tokens > 60
 
 
 @families

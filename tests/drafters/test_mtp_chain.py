@@ -20,7 +20,7 @@ from gguf_spec.hidden_states import NEXTN
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams, probability
 from tests.drafters.heads import EXACT, GREEDY, bench
-from tests.drafters.seeded import WIDTH, prompt, step35
+from tests.drafters.seeded import WIDTH, prompt, random_chain, step35
 
 WARM = SamplingParams(temperature=1.5, seed=3, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -128,6 +128,18 @@ def test_drafts_of_heads_that_lag_behind(
             assert 3 in drafter.lengths
         if p_min and not exact:
             assert len(set(drafter.lengths)) > 1
+
+
+@pytest.mark.parametrize("arch", ["hy_v3", "mimo2"])
+def test_other_architectures_with_chains(tmp_path: Path, arch: str) -> None:
+    with bench("draft-mtp", 3, random_chain(tmp_path / "chain.gguf", arch, 3), **EXACT) as made:
+        model = made.head.model
+        sizes = {"n_ctx": 1024, **EXACT, **head_params("draft-mtp", model, made.target)}
+        expected = made.plain(prompt(20), WARM, 40)
+        with LlamaContext(model, ContextParams(**sizes)) as other:
+            drafter = Compared(made.head, AtOnce(other, 3, 0.0), 0.0)
+            assert made.answer(made.open([drafter], [3]), prompt(20), WARM, 40) == expected
+        assert drafter.lengths.count(3) > 10
 
 
 def test_a_text_that_turns_back(files: dict[bool, Path]) -> None:
