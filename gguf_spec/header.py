@@ -30,7 +30,7 @@ from gguf_spec.gguf_reader import (
 )
 from gguf_spec.gguf_source import ByteSource, FileSource
 from gguf_spec.gguf_types import FILE_TYPES, VALUE_TYPES
-from gguf_spec.hidden_states import MTP_ARCHS
+from gguf_spec.hidden_states import CHAIN_ARCHS, MTP_ARCHS
 from gguf_spec.loadable import check_loadable
 
 __all__ = [
@@ -260,7 +260,7 @@ def _judge_tensors(info: ModelInfo) -> ModelInfo:
     spec_types: tuple[str, ...] = ()
     if role == "target":
         spec_types = NGRAM_TYPES
-        if has_mtp and info.arch in MTP_ARCHS:
+        if has_mtp and info.arch in (MTP_ARCHS if info.n_layer_nextn == 1 else CHAIN_ARCHS):
             spec_types += ("draft-mtp",)
     return replace(
         info,
