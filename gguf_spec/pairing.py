@@ -13,8 +13,9 @@ from gguf_spec.block_format import block_problem
 from gguf_spec.errors import PairError
 from gguf_spec.header import ModelInfo
 from gguf_spec.loadable import VOCAB_TYPES, token_texts
-from gguf_spec.pairing_heads import eagle3_problem, mtp_problem
+from gguf_spec.pairing_heads import eagle3_problem
 from gguf_spec.pairing_hints import Offer, head_offers, instead
+from gguf_spec.pairing_mtp import mtp_problem
 
 AVAILABLE_DRAFT_TYPES = frozenset({
     "draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark",
@@ -175,10 +176,10 @@ def translation_problem(target: ModelInfo, draft: ModelInfo) -> str | None:
 def own_head(target: ModelInfo) -> Pair:
     """Can the MTP head in the target's own file draft for it?"""
     reason = mtp_problem(target, target)
-    if reason is None and "draft-mtp" not in target.spec_types:
-        reason = f"{target.name} was stripped of its MTP head: the tensors are not there"
     if reason is None:
-        return Pair(True, "draft-mtp", f"{target.name} has an MTP head of its own")
+        n = target.n_layer_nextn
+        heads = "an MTP head of its own" if n == 1 else f"a chain of {n} MTP heads of its own"
+        return Pair(True, "draft-mtp", f"{target.name} has {heads}")
     return Pair(False, "draft-mtp" if target.n_layer_nextn else None, reason)
 
 

@@ -24,6 +24,7 @@ from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.ngram_pool_file import pool_path
 from gguf_spec.pairing import needs_translation
 from gguf_spec.pairing_heads import wanted_states
+from gguf_spec.pairing_mtp import chain_length
 from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, draft_settings, parse_lora
 from gguf_spec.profile_schema import DraftType
 from gguf_spec.refs import resolve
@@ -177,7 +178,9 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
         n_threads=n_threads,
         n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
         spec_types=types,
-        ceilings=tuple(_ceiling(kind, profile, n_ctx, files.get(kind)) for kind in types),
+        ceilings=tuple(
+            _ceiling(kind, profile, n_ctx, files.get(kind, (ref, target))) for kind in types
+        ),
         floors=tuple(_floor(kind, profile) for kind in types),
         drafts=drafts,
         loras=tuple(_lora(text, target) for text in profile.target.lora),
@@ -307,7 +310,7 @@ def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> 
         )
 
 
-def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) -> int:
+def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile) -> int:
     """The longest draft of ``kind``: its own limit, under the common one and the file's."""
     if kind in NGRAM_TYPES:
         own = ngram_ceiling(kind, profile.spec)
@@ -315,7 +318,8 @@ def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) ->
         wanted = _settings(profile, kind).n_max
         own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX
         form = _form(kind, file)
-        own = own if form is None else min(own, form.n_max)
+        most = chain_length(file[1]) if kind == "draft-mtp" else form and form.n_max
+        own = min(own, most or own)
     common = profile.spec.n_max
     return min(own, common if isinstance(common, int) else own, n_ctx)
 

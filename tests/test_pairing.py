@@ -10,6 +10,7 @@ import pytest
 from gguf_spec.errors import PairError
 from gguf_spec.gguf_source import MemorySource
 from gguf_spec.header import ModelInfo, parse, read_header
+from gguf_spec.hidden_states import CHAIN_ARCHS, MTP_ARCHS, NEXTN_ARCHS, STORED_ARCHS
 from gguf_spec.pairing import (
     Pair,
     check_pair,
@@ -17,6 +18,7 @@ from gguf_spec.pairing import (
     own_head,
     translation_problem,
 )
+from gguf_spec.pairing_mtp import instead_of_head
 from tests.gguf_writer import Q8_0, Gguf, model
 
 MODELS = Path(__file__).parent / "models"
@@ -141,6 +143,7 @@ def eagle3(
 
 def mtp(arch: str = "qwen35", n_heads: int = 1, **options: Any) -> Gguf:
     made = model(arch=arch, **options).key(f"{arch}.nextn_predict_layers", "u32", n_heads)
+    made.tensor("blk.1.nextn.enorm.weight", [64]).tensor("blk.1.nextn.hnorm.weight", [64])
     return made.tensor("blk.1.nextn.eh_proj.weight", [128, 64], Q8_0)
 
 
@@ -194,7 +197,7 @@ def test_mtp_heads_fit_by_width_and_number() -> None:
     for target, head, message in (
         (model(arch="qwen35", embedding_length=32), head_file(), "target 32, head 64"),
         (model(arch="qwen35"), head_file(2), "a chain of 2 MTP heads"),
-        (model(arch="qwen35"), model(arch="gemma4-assistant"), "shares the target's cache"),
+        (model(arch="qwen35"), model(arch="gemma4-assistant"), "the cache of a gemma4 model"),
         (model(arch="qwen35", tokens=[*TOKENS[:9], "x", *TOKENS[10:]]), head_file(), "token 9 "),
     ):
         result = pair(target, head)
@@ -208,6 +211,24 @@ def test_a_targets_own_head() -> None:
     assert "of glm4 models" in own_head(info_of(mtp("glm4"))).reason
     stripped = model(arch="qwen35").key("qwen35.nextn_predict_layers", "u32", 1)
     assert "stripped of its MTP head" in own_head(info_of(stripped)).reason
+
+
+@pytest.mark.parametrize("arch", sorted(STORED_ARCHS))
+def test_a_head_that_is_only_stored(arch: str) -> None:
+    """Their tensors are loaded or skipped in src/models/, and no graph reads them."""
+    info = info_of(mtp(arch))
+    assert "draft-mtp" not in info.spec_types
+    assert own_head(info).reason == (
+        f"llama.cpp does not compute the MTP heads of {arch} models; the file only stores it"
+    )
+    assert "--spec-type ngram-simple" in instead_of_head(info)
+    assert "-d/--draft REF" in instead_of_head(info_of(model()))
+
+
+def test_architectures_of_heads_are_of_one_kind() -> None:
+    assert CHAIN_ARCHS < MTP_ARCHS
+    assert not STORED_ARCHS & MTP_ARCHS
+    assert MTP_ARCHS < NEXTN_ARCHS
 
 
 def test_what_is_no_pair_at_all() -> None:

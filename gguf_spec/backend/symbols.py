@@ -60,6 +60,13 @@ SYMBOLS = {
         (_CONTEXT, _I32),
         _NEXTN,
     ),
+    "llama_set_nextn_layer_offset": Symbol(
+        "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+        "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z",
+        None,
+        (_CONTEXT, _I32),
+        "drafting with several MTP heads one after the other",
+    ),
     "llama_set_embeddings_layer_inp": Symbol(
         "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
         "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
