@@ -148,6 +148,7 @@ class Moody:
         return [Choice(i, min(limit, N_MAX)) for i in asked]
 
     def record(self, result: Round) -> None: ...
+    def drop(self, drafter: int) -> None: ...
 
 
 def turn(
