@@ -75,9 +75,7 @@ def test_two_neural_drafters_each_with_a_context_and_a_row_of_statistics(tiny: C
     assert both.json["tokens"] == plain["tokens"]
     assert spec["types"] == ["ngram-simple", "draft-eagle3", "draft-dflash"]
     assert len(spec["accepted_per_position"]) == 2
-    # The first drafts in every round, so the second is asked where the first has a floor.
-    floor = ("--set", "spec.draft-eagle3.n_max=1", "--set", "spec.draft-eagle3.n_min=1")
-    order = ("--spec-type", "draft-dflash,draft-eagle3", *floor)
+    order = ("--spec-type", "draft-dflash,draft-eagle3")
     turned = tiny(*arguments, "-d", drafts[0], "-d", drafts[1], *order).json
     assert turned["tokens"] == plain["tokens"]
     assert turned["spec"]["types"] == ["draft-dflash", "draft-eagle3"]
