@@ -34,6 +34,10 @@ class Batch:
         raw.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(_INTS))
         raw.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self.raw = raw
+        self._no_states, self._no_tokens = _FLOATS(), _INTS()
+        self._few_states: dict[
+            int, tuple[NDArray[np.float32], ctypes._Pointer[ctypes.c_float]]
+        ] = {}
         self._size = size
         self._shape: list[tuple[int, int, int]] = []
         items = ctypes.c_int32 * size
@@ -89,7 +93,6 @@ class Batch:
 
         The array that is returned has to live until the batch has been decoded.
         """
-        states = np.ascontiguousarray(states, np.float32)
         n = self.fill([run])
         if not with_tokens:
             # Without tokens, models with several position axes read one section after the other:
@@ -97,10 +100,21 @@ class Batch:
             positions = self._positions
             positions[n : 2 * n] = positions[2 * n : 3 * n] = positions[:n]
             positions[3 * n : 4 * n] = 0
-        self.raw.token = self._token_pointer if with_tokens else _INTS()
-        self.raw.embd = states.ctypes.data_as(_FLOATS)
-        return states
+        self.raw.token = self._token_pointer if with_tokens else self._no_tokens
+        if n > _FEW:
+            states = np.ascontiguousarray(states, np.float32)
+            self.raw.embd = states.ctypes.data_as(_FLOATS)
+            return states
+        # Asking numpy for an address costs more than copying a few rows to one that is known.
+        width = states.shape[1]
+        few = self._few_states.get(width)
+        if few is None:
+            rows = np.empty((_FEW, width), np.float32)
+            few = self._few_states[width] = rows, rows.ctypes.data_as(_FLOATS)
+        few[0][:n] = states
+        self.raw.embd = few[1]
+        return few[0]
 
     def tokens_only(self) -> None:
         """Back to a batch of tokens without states."""
-        self.raw.token, self.raw.embd = self._token_pointer, _FLOATS()
+        self.raw.token, self.raw.embd = self._token_pointer, self._no_states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from time import perf_counter
 from types import TracebackType
@@ -93,6 +94,14 @@ class LlamaContext:
             raise BackendError("the context has been closed")
         return self._handle
 
+    @functools.cached_property
+    def _state_width(self) -> int:
+        return self.model.n_embd_states(mtp=self.params.mtp)
+
+    @functools.cached_property
+    def _feature_width(self) -> int:
+        return self.model.n_embd_features
+
     @property
     def can_save(self) -> bool:
         """Whether ``save`` and ``restore`` work with this libllama."""
@@ -118,7 +127,7 @@ class LlamaContext:
         Raises:
             NoSlotError, BackendError: as ``decode``; the shapes do not fit.
         """
-        n, width = len(run.tokens), self.model.n_embd_states(mtp=self.params.mtp)
+        n, width = len(run.tokens), self._state_width
         if states.shape != (n, width):
             raise BackendError(f"states of shape {states.shape}, wanted ({n}, {width})")
         if run.n_outputs not in (0, n) or run.n_outputs > self.max_width:
@@ -138,7 +147,7 @@ class LlamaContext:
         Raises:
             BackendError: the shape does not fit, or the computation failed.
         """
-        n, width = len(states), self.model.n_embd_features
+        n, width = len(states), self._feature_width
         if states.shape != (n, width) or not 0 < n <= self.n_ubatch:
             raise BackendError(
                 f"states of shape {states.shape}, wanted (1 to {self.n_ubatch}, {width})"
