@@ -113,7 +113,7 @@ class LlamaContext:
             # More flagged rows than the context has room for would abort the process.
             if run.n_outputs > self.max_width:
                 raise BackendError(f"{run.n_outputs} rows of logits, room for {self.max_width}")
-        self._compute(runs, self._batch.fill(runs))
+        self._compute(runs, self._batch.fill(runs), self._batch.raw)
 
     def decode_states(
         self, run: Run, states: NDArray[np.float32], *, with_tokens: bool = True
@@ -133,12 +133,9 @@ class LlamaContext:
         if run.n_outputs not in (0, n) or run.n_outputs > self.max_width:
             raise BackendError(f"{run.n_outputs} rows of logits of {n}, room for {self.max_width}")
         run.row = 0
-        alive = self._batch.add_states(run, states, with_tokens=with_tokens)
-        try:
-            self._compute([run], n)
-        finally:
-            self._batch.tokens_only()
-            del alive
+        raw, alive = self._batch.with_states(run, states, with_tokens=with_tokens)
+        self._compute([run], n, raw)
+        del alive
 
     def encode(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """What an EAGLE-3 draft makes of the target's states, shape [n, n_embd_features]: rows
@@ -154,14 +151,11 @@ class LlamaContext:
             )
         # The encoder does not use positions, but libllama wants them to continue those cached.
         run = Run(0, self._length(0), [0] * n, n)
-        alive = self._batch.add_states(run, states, with_tokens=False)
+        raw, alive = self._batch.with_states(run, states, with_tokens=False)
         begun = perf_counter()
-        try:
-            result = self._api.llama_encode(self.handle, self._batch.raw)
-            self._api.llama_synchronize(self.handle)
-        finally:
-            self._batch.tokens_only()
-            del alive
+        result = self._api.llama_encode(self.handle, raw)
+        self._api.llama_synchronize(self.handle)
+        del alive
         self.busy_seconds += perf_counter() - begun
         if result:
             raise BackendError(f"llama_encode failed with code {result} on {n} rows")
@@ -283,13 +277,13 @@ class LlamaContext:
     ) -> None:
         self.close()
 
-    def _compute(self, runs: Sequence[Run], n: int) -> None:
-        """``llama_decode`` of the batch, which holds ``runs``: ``n`` rows."""
+    def _compute(self, runs: Sequence[Run], n: int, raw: Any) -> None:
+        """``llama_decode`` of the batch ``raw``, which holds ``runs``: ``n`` rows."""
         if not self.params.causal and n > self.n_ubatch:
             raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
         handle = self._handle or self.handle
         begun = perf_counter()
-        result = self._decode(handle, self._batch.raw)
+        result = self._decode(handle, raw)
         self.busy_seconds += perf_counter() - begun
         self._synchronized = False
         self._states.computed = 0 if result else n
