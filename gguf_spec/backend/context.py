@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from time import perf_counter
 from types import ModuleType, TracebackType
@@ -91,6 +92,14 @@ class LlamaContext:
             raise BackendError("the context has been closed")
         return self._handle
 
+    @functools.cached_property
+    def _state_width(self) -> int:
+        return self.model.n_embd_states(mtp=self.params.mtp)
+
+    @functools.cached_property
+    def _feature_width(self) -> int:
+        return self.model.n_embd_features
+
     @property
     def can_save(self) -> bool:
         """Whether ``save`` and ``restore`` work with this libllama."""
@@ -102,7 +111,7 @@ class LlamaContext:
             # More flagged rows than the context has room for would abort the process.
             if run.n_outputs > self.max_width:
                 raise BackendError(f"{run.n_outputs} rows of logits, room for {self.max_width}")
-        self._compute(runs, self._batch.fill(runs))
+        self._compute(runs, self._batch.fill(runs), self._batch.raw)
 
     def decode_states(
         self,
@@ -122,7 +131,7 @@ class LlamaContext:
         Raises:
             NoSlotError, BackendError: as ``decode``; the shapes do not fit.
         """
-        n, width = len(run.tokens), self.model.n_embd_states(mtp=self.params.mtp)
+        n, width = len(run.tokens), self._state_width
         if states.shape != (n, width):
             raise BackendError(f"states of shape {states.shape}, wanted ({n}, {width})")
         some = head is None and run.n_outputs not in (0, n)
@@ -131,12 +140,9 @@ class LlamaContext:
         if head is not None:
             self._choose_head(head)
         run.row = 0
-        alive = self._batch.add_states(run, states, with_tokens=with_tokens)
-        try:
-            self._compute([run], n)
-        finally:
-            self._batch.tokens_only()
-            del alive
+        raw, alive = self._batch.with_states(run, states, with_tokens=with_tokens)
+        self._compute([run], n, raw)
+        del alive
 
     def _choose_head(self, head: int) -> None:
         """Make ``head`` the MTP head of further decodes; libllama aborts on one that is not there.
@@ -157,21 +163,18 @@ class LlamaContext:
         Raises:
             BackendError: the shape does not fit, or the computation failed.
         """
-        n, width = len(states), self.model.n_embd_features
+        n, width = len(states), self._feature_width
         if states.shape != (n, width) or not 0 < n <= self.n_ubatch:
             raise BackendError(
                 f"states of shape {states.shape}, wanted (1 to {self.n_ubatch}, {width})"
             )
         # The encoder does not use positions, but libllama wants them to continue those cached.
         run = Run(0, self._length(0), [0] * n, n)
-        alive = self._batch.add_states(run, states, with_tokens=False)
+        raw, alive = self._batch.with_states(run, states, with_tokens=False)
         begun = perf_counter()
-        try:
-            result = self._api.llama_encode(self.handle, self._batch.raw)
-            self._api.llama_synchronize(self.handle)
-        finally:
-            self._batch.tokens_only()
-            del alive
+        result = self._api.llama_encode(self.handle, raw)
+        self._api.llama_synchronize(self.handle)
+        del alive
         self.busy_seconds += perf_counter() - begun
         if result:
             raise BackendError(f"llama_encode failed with code {result} on {n} rows")
@@ -302,13 +305,13 @@ class LlamaContext:
     ) -> None:
         self.close()
 
-    def _compute(self, runs: Sequence[Run], n: int) -> None:
-        """``llama_decode`` of the batch, which holds ``runs``: ``n`` rows."""
+    def _compute(self, runs: Sequence[Run], n: int, raw: Any) -> None:
+        """``llama_decode`` of the batch ``raw``, which holds ``runs``: ``n`` rows."""
         if not self.params.causal and n > self.n_ubatch:
             raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
         handle = self._handle or self.handle
         begun = perf_counter()
-        result = self._decode(handle, self._batch.raw)
+        result = self._decode(handle, raw)
         self.busy_seconds += perf_counter() - begun
         self._synchronized = False
         self._states.computed = 0 if result else n

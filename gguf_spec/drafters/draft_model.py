@@ -55,6 +55,10 @@ class DraftModel:
         """Drop what was drafted and not accepted."""
         self._cache.rewind(self._history, max(len(self._history) - n_accepted - 1, 0))
 
+    def rebuild(self) -> None:
+        """Begin with an empty cache: the next draft decodes the whole text again."""
+        self._clear()
+
     def close(self) -> None:
         """Nothing to give back: the context belongs to whoever made it."""
         self._clear()
