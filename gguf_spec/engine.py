@@ -20,8 +20,9 @@ from time import perf_counter
 from typing import Literal, NamedTuple
 
 from gguf_spec.context import ModelContext, NoSlotError, Run
-from gguf_spec.control.base import Controller, Offer, Round
-from gguf_spec.drafters.base import Draft, Drafter, reusable
+from gguf_spec.control.base import Controller
+from gguf_spec.drafters.base import Absent, Draft, Drafter
+from gguf_spec.drafters.stack import NO_DRAFT, Stack
 from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -29,8 +30,6 @@ from gguf_spec.stats import SpecStats, Timings
 from gguf_spec.verify import judge
 
 FinishReason = Literal["stop", "length", "cancelled"]
-
-_NO_DRAFT = Draft((), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +88,11 @@ class SequenceState:
         """Leading tokens of the history that are in the target's cache."""
         self.progress = Progress()
         self.finish_reason: FinishReason | None = "stop"
-        self.drafters = tuple(drafters)
-        self.controller = controller
+        self.stack = Stack(drafters, controller)
         self._target = target
         self._request = Request((), Sampler(SamplingParams()))
         self._sampler = self._draft_sampler = self._request.sampler
         self._n_prompt = 0
-        self._draft = _NO_DRAFT
-        self._drafter: int | None = None
-        self._draft_seconds = 0.0
         self.consistent = True
         """Whether the caches are known to hold what ``n_cached`` says."""
         self.width_limit: Callable[[int], int] | None = None
@@ -107,6 +102,16 @@ class SequenceState:
         """Whether only those parts of the cache are used again that a new prompt would fill in the
         same way: whole chunks of n_ubatch tokens, decoded as such."""
         self._n_chunked = 0
+
+    @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        """In the order of their numbers; an ``Absent`` one stands for one that failed."""
+        return self.stack.drafters
+
+    @property
+    def spec_types(self) -> tuple[str, ...]:
+        """Of the drafters that have not failed."""
+        return tuple(d.spec_type for d in self.drafters if not isinstance(d, Absent))
 
     @property
     def active(self) -> bool:
@@ -127,11 +132,12 @@ class SequenceState:
         target, prompt = self._target, request.prompt
         check_prompt(prompt, target)
         self.progress = Progress(started=perf_counter())
+        self.stack.start(self.progress.spec)
         # The last prompt token is decoded in any case: its logits give the first token.
         keep = min(self.history.common_prefix(prompt), self.n_cached, len(prompt) - 1)
         if self.keeps_whole_chunks:
             keep = min(keep, self._n_chunked) // target.n_ubatch * target.n_ubatch
-        keep = reusable(self.drafters, prompt, keep)
+        keep = self.stack.reusable(prompt, keep)
         if self.keeps_whole_chunks:
             keep -= keep % target.n_ubatch
         if not self.consistent or (keep < self.n_cached and not target.remove(self.seq, keep)):
@@ -147,8 +153,7 @@ class SequenceState:
         self._draft_sampler = request.sampler.for_drafter()
         self._n_prompt = len(prompt)
         self.finish_reason = None
-        for drafter in self.drafters:
-            drafter.begin(self.history)
+        self.stack.begin(self.history)
 
     def finish(self, reason: FinishReason) -> None:
         """End the generation in progress, if there is one."""
@@ -172,13 +177,12 @@ class SequenceState:
             chunk = self.history[self.n_cached : end]
             return Run(self.seq, self.n_cached, chunk, int(end == self._n_prompt))
         start = len(self.history) - 1
-        self._draft = self._propose_draft()
-        tokens = [self.history[start], *self._draft.tokens]
+        tokens = [self.history[start], *self._propose_draft().tokens]
         return Run(self.seq, start, tokens, len(tokens))
 
     def drop_draft(self) -> Run:
         """The rows of the last ``propose`` without the draft."""
-        self._draft, self._drafter = _NO_DRAFT, None
+        self.stack.no_draft()
         start = len(self.history) - 1
         return Run(self.seq, start, self.history[start:], 1)
 
@@ -187,41 +191,31 @@ class SequenceState:
 
         Rejected rows are still in the cache afterwards; ``n_cached`` says how many to keep.
         """
-        target, drafters, history = self._target, self.drafters, self.history
-        for drafter in drafters:
-            drafter.observe(target, run)
+        target, stack, history = self._target, self.stack, self.history
+        stack.observe(target, run)
         if run.start == self._n_chunked and len(run.tokens) == target.n_ubatch:
             self._n_chunked += len(run.tokens) * (self.n_cached < self._n_prompt)
         if not run.n_outputs:
             self.n_cached += len(run.tokens)
+            self._take_draft_seconds()
             return Step(self.seq, prefilled=self.n_cached)
         position = len(history)
         first = position == self._n_prompt
-        draft = () if first else self._draft.tokens
+        draft = stack.draft.tokens
         n_drafted = len(draft)
         row = run.row + len(run.tokens) - 1 - n_drafted
         n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
         self.n_cached = position + n_accepted
         history.extend(tokens)
-        for drafter in drafters:
-            drafter.accept(n_accepted)
+        stack.accept(n_accepted)
         self._note_time(first)
         source = None
         if not first:
-            source = self._draft.source if n_drafted else None
+            source = stack.draft.source if n_drafted else None
             self.progress.spec.observe_step(source, n_drafted, n_accepted)
-            self.controller.record(
-                Round(
-                    self._drafter,
-                    n_drafted,
-                    n_accepted,
-                    self._draft_seconds,
-                    decode_seconds,
-                    tokens,
-                    run.start,
-                )
-            )
+            stack.record(n_drafted, n_accepted, decode_seconds, tokens, run.start)
+        self._take_draft_seconds()
         self._check_finished(last, position + n_accepted + 1)
         return Step(
             self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, self.finish_reason
@@ -240,9 +234,10 @@ class SequenceState:
 
     def _propose_draft(self) -> Draft:
         """The first draft that a chosen drafter offers, cut to what may be verified."""
-        self._drafter, self._draft_seconds = None, 0.0
-        if not self.drafters:
-            return _NO_DRAFT
+        stack = self.stack
+        stack.no_draft()
+        if not stack.drafters:
+            return NO_DRAFT
         limit = min(self._target.n_ctx - len(self.history), self._target.max_width - 1)
         if self._request.max_tokens is not None:
             # A step emits one token more than it accepts.
@@ -250,20 +245,12 @@ class SequenceState:
         if self.width_limit is not None:
             limit = min(limit, self.width_limit(len(self.history) - 1) - 1)
         if limit <= 0:
-            return _NO_DRAFT
-        begun = perf_counter()
-        draft = _NO_DRAFT
-        for choice in self.controller.choose(limit):
-            n_max = min(choice.n_max, limit)
-            made = self.drafters[choice.drafter].draft(n_max, self._draft_sampler)
-            tokens = self._legal(made.tokens[:n_max])
-            n = self.controller.judge(choice, Offer(choice.drafter, tokens, made.match))
-            if n:
-                draft, self._drafter = Draft(tokens[:n], made.source), choice.drafter
-                break
-        self._draft_seconds = perf_counter() - begun
-        self.progress.draft_seconds += self._draft_seconds
-        return draft
+            return NO_DRAFT
+        return stack.propose(limit, self._draft_sampler, self._legal)
+
+    def _take_draft_seconds(self) -> None:
+        self.progress.draft_seconds += self.stack.seconds
+        self.stack.seconds = 0.0
 
     def _legal(self, tokens: Sequence[int]) -> Sequence[int]:
         """Cut before the first id that the target does not know or that would end the text.

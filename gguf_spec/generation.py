@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gguf_spec.control import AdaptiveController, Hints
 from gguf_spec.engine import Request
 from gguf_spec.sampling import Sampler, SamplingParams
-from gguf_spec.stats import DraftCounts
+from gguf_spec.stats import DraftCounts, DraftEvent
 from gguf_spec.text import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Generation:
         self._session = session
         self._sequence = session.sequence
         self._cancelled = False
+        self._types = [kind for kind in session.spec_types if kind in session.sequence.spec_types]
         self._detokenizer = Detokenizer(session.model.piece)
         self._stops = StopStrings(params.stop) if params.stop else None
         request = Request(
@@ -96,6 +97,13 @@ class Generation:
             # With some of what was there before, so that the n-grams across the seam are known.
             new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
             self._session.remember(self._sequence.history[new:])
+            said = self._session.warnings
+            said += [event.message for event in self.events if event.message not in said]
+
+    @property
+    def events(self) -> list[DraftEvent]:
+        """What happened to the drafters."""
+        return self._sequence.progress.spec.events
 
     def report(self) -> dict[str, Any]:
         """The JSON document of ``gguf-spec run --json``."""
@@ -161,7 +169,7 @@ class Generation:
         spec = self._sequence.progress.spec
         total = spec.total
         return {
-            "types": list(self._session.spec_types),
+            "types": self._types,
             "verify": "match",
             "exactness": "seed-exact",
             "verified": self._session.verified,
@@ -172,6 +180,15 @@ class Generation:
             "accepted_per_position": total.accepted_per_position,
             "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
             "drafts": self._session.drafts_report(),
+            "events": [
+                {
+                    "kind": event.kind,
+                    "type": event.spec_type,
+                    "completion_tokens": event.n_tokens,
+                    "message": event.message,
+                }
+                for event in spec.events
+            ],
             "control": self._control_report(),
         }
 

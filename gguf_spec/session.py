@@ -306,8 +306,17 @@ class Session:
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
                 context = self._draft_context(draft, progress)
-                p_min = draft.settings.p_min
-                drafters.append(make_neural(kind, context, draft.layers, draft.form, p_min=p_min))
+                drafters.append(
+                    make_neural(
+                        kind,
+                        context,
+                        draft.layers,
+                        draft.form,
+                        n_max=self._ceiling(kind),
+                        p_min=draft.settings.p_min,
+                        translate_for=self.model if draft.translated else None,
+                    )
+                )
         return drafters
 
     def _pool_key(self) -> dict[str, Any]:
@@ -343,23 +352,22 @@ class Session:
             self.load_seconds += model.load_seconds
         wanted, usual = settings.n_ubatch, default_ubatch(draft.spec_type)
         n_ubatch = wanted if isinstance(wanted, int) else usual
-        n_max = self.setup.ceilings[self.setup.spec_types.index(draft.spec_type)]
-        return self._make_context(
-            model,
-            ContextParams(
-                n_ctx=draft.n_ctx,
-                n_batch=n_ubatch,
-                n_ubatch=n_ubatch,
-                n_threads=self.setup.n_threads,
-                n_threads_batch=self.setup.n_threads_batch,
-                type_k=settings.type_k,
-                type_v=settings.type_v,
-                flash_attn=self.setup.profile.target.flash_attn,
-                **head_params(
-                    draft.spec_type, self.context, draft.form, n_max=n_max, p_min=settings.p_min
-                ),
-            ),
+        kind, form, p_min = draft.spec_type, draft.form, settings.p_min
+        given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)
+        sizes = ContextParams(
+            n_ctx=draft.n_ctx,
+            n_batch=n_ubatch,
+            n_ubatch=n_ubatch,
+            n_threads=self.setup.n_threads,
+            n_threads_batch=self.setup.n_threads_batch,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
+            flash_attn=self.setup.profile.target.flash_attn,
         )
+        return self._make_context(model, replace(sizes, **given))
+
+    def _ceiling(self, kind: str) -> int:
+        return self.setup.ceilings[self.setup.spec_types.index(kind)]
 
     def _load_model(
         self, name: str, path: Path, params: ModelParams, progress: LoadProgress | None

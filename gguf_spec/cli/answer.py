@@ -120,6 +120,9 @@ def stream(
             out.text(delta.text)
             shown += len(delta.text)
     out.text(generation.text[shown:])  # what cancelling gave back
+    for event in generation.events:
+        if out.debug and event.trace:
+            out.say(event.trace.rstrip())
     return generation
 
 

@@ -167,6 +167,8 @@ def _looks_like_path(text: str) -> bool:
 
 def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, object]]:
     """The keys that the options set."""
+    from gguf_spec.profile import DRAFT_TYPES
+
     given: dict[str, object] = {
         "target.model": options.model,
         "target.n_ctx": _word(options.ctx_size),
@@ -198,7 +200,7 @@ def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, obje
         if value is not None:
             yield f"spec.{name}", value
             # A draft's own table would win over [spec], and the command line wins over both.
-            for table in ("draft", "draft-simple"):
+            for table in ("draft", *DRAFT_TYPES):
                 if name in getattr(profile.spec, table.replace("-", "_")).model_fields_set:
                     yield f"spec.{table}.{name}", value
 

@@ -216,4 +216,5 @@ def _total(reports: list[dict[str, Any]]) -> dict[str, Any]:
             sums = by_type.setdefault(kind, dict.fromkeys(names, 0))
             for name in names:
                 sums[name] += counts[name]
-    return {**total, "types": reports[-1]["spec"]["types"], "by_type": by_type}
+    types = dict.fromkeys(kind for report in reports for kind in report["spec"]["types"])
+    return {**total, "types": list(types), "by_type": by_type}

@@ -100,6 +100,7 @@ class AdaptiveController:
             if not facts.ngram and facts.ceiling > 0
         }
         self._shadows: dict[int, _Shadow] = {}
+        self._dropped: set[int] = set()
         self._tokens = 0
         self._elapsed = 0.0
         self._lost = 0.0
@@ -129,7 +130,7 @@ class AdaptiveController:
         choices = [
             Choice(i, min(limit, facts.ceiling), facts.floor)
             for i, facts in enumerate(self._facts)
-            if facts.ngram and facts.ceiling > 0
+            if facts.ngram and facts.ceiling > 0 and i not in self._dropped
         ]
         base = self._curve.base
         if base is None:  # nothing is known yet: a plain step tells
@@ -193,6 +194,13 @@ class AdaptiveController:
             neural.chances.observe(result.n_drafted, result.n_accepted)
             _learn_seconds(neural.seconds, result.n_drafted, result.draft_seconds)
             neural.probes = max(neural.probes - 1, 0)
+
+    def drop(self, drafter: int) -> None:
+        """Do not ask it again."""
+        self._matches.pop(drafter, None)
+        self._shadows.pop(drafter, None)
+        self._neural.pop(drafter, None)
+        self._dropped.add(drafter)
 
     # -------------------------------------------------------------- report
 

@@ -61,6 +61,10 @@ class Controller(Protocol):
     def record(self, result: Round) -> None:
         """Learn from a round."""
 
+    def drop(self, drafter: int) -> None:
+        """Drafter number ``drafter`` has failed and offers nothing any more: do not count on it.
+        The others keep their numbers. The round in progress, which may be its own, is recorded."""
+
 
 class FixedPolicy:
     """Always ask every drafter in order, each up to its ceiling.
@@ -71,12 +75,14 @@ class FixedPolicy:
     def __init__(self, ceilings: Sequence[int], floors: Sequence[int] = ()) -> None:
         self._ceilings = tuple(ceilings)
         self._floors = tuple(max(floor, 1) for floor in floors) or (1,) * len(self._ceilings)
+        self._dropped: set[int] = set()
 
     def choose(self, limit: int) -> Sequence[Choice]:
         """All drafters, in order."""
         return [
             Choice(i, min(limit, ceiling), floor)
             for i, (ceiling, floor) in enumerate(zip(self._ceilings, self._floors, strict=True))
+            if i not in self._dropped
         ]
 
     def judge(self, choice: Choice, offer: Offer) -> int:
@@ -86,3 +92,7 @@ class FixedPolicy:
 
     def record(self, result: Round) -> None:
         """A fixed policy learns nothing."""
+
+    def drop(self, drafter: int) -> None:
+        """Ask the others only."""
+        self._dropped.add(drafter)

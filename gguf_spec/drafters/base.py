@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -67,9 +67,33 @@ class StatesDrafter(Drafter, Protocol):
         cache: how many of them it may keep, at most, for the drafter to see all that it misses."""
 
 
-def reusable(drafters: Iterable[Drafter], prompt: Sequence[int], keep: int) -> int:
-    """How many of ``keep`` cached tokens the target may keep for all ``drafters``."""
-    for drafter in drafters:
-        if isinstance(drafter, StatesDrafter):
-            keep = drafter.reusable(prompt, keep)
-    return keep
+@runtime_checkable
+class Rebuildable(Drafter, Protocol):
+    """A drafter with a context that can be made anew in the middle of a generation."""
+
+    def rebuild(self) -> None:
+        """Throw away what the drafter has cached of the history, and begin again with what can
+        still be had without a decode of the target. Called between ``accept`` and ``draft``."""
+
+
+class Absent:
+    """In place of a drafter that failed: it offers nothing."""
+
+    def __init__(self, spec_type: str) -> None:
+        self.spec_type = spec_type
+
+    def begin(self, history: History) -> None:
+        """Nothing to begin."""
+
+    def observe(self, target: ModelContext, run: Run) -> None:
+        """Nothing to see."""
+
+    def draft(self, limit: int, sampler: Sampler) -> Draft:
+        """No tokens."""
+        return Draft((), self.spec_type)
+
+    def accept(self, n_accepted: int) -> None:
+        """Nothing to accept."""
+
+    def close(self) -> None:
+        """Nothing to close."""

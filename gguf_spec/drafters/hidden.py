@@ -104,7 +104,9 @@ class HeadDrafter:
 
     The head reads nothing until it is asked: states wait in a buffer, and when as many have come
     as fit into a batch, they are decoded. States of rejected tokens never get there. Where states
-    are missing, because the target kept its cache and the head did not, there are no drafts.
+    are missing, because the target kept its cache and the head did not, there are no drafts: a head
+    with a gap in its text would go on as if nothing were missing. Only ``rebuild`` begins anew in
+    the middle of a text, where a cache that is wrong leaves nothing better.
     """
 
     spec_type: str
@@ -120,8 +122,10 @@ class HeadDrafter:
         self._history = History()
         self._text: list[int] = []
         """The tokens behind what the cache and the buffer hold."""
+        self._first_pair = 0
+        """Position of the first pair in the cache: 0 unless the cache was rebuilt."""
         self._n_pairs = 0
-        """Pairs in the cache."""
+        """Position after the last pair in the cache, which has all from ``_first_pair`` on."""
         self._rows = RowBuffer()
         context.clear(seq)
 
@@ -157,7 +161,7 @@ class HeadDrafter:
         last = len(self._history) - 1 - self.shift  # the pair of the newest token
         limit = min(limit, self._context.n_ctx - last)
         tokens: list[int] = []
-        if limit > 0 and len(self._history) > 1:
+        if limit > 0 and len(self._history) > 1 and last >= self._first_pair:
             try:
                 self._keep_pairs(last)
                 if self._has_rows(last + 1):
@@ -174,6 +178,22 @@ class HeadDrafter:
         self._rows.cut(n_decoded)
         self._text += self._history[len(self._text) :]
         self._flush(n_decoded)
+
+    def rebuild(self) -> None:
+        """Begin with an empty cache and the state of the newest token that the target has decoded.
+
+        Earlier states are gone, and having the target compute them again would cost it a prefill.
+        libllama lets an empty cache begin at any position, and rotary positions are relative: a
+        head that reads on from here is soon as good as one whose prompt began here.
+        """
+        n_decoded = len(self._history) - 1
+        newest = self._rows.end == n_decoded > self._rows.start
+        row = self._rows.get(n_decoded - 1, n_decoded).copy() if newest else None
+        self._rows = RowBuffer()
+        if row is not None:
+            self._rows.put(n_decoded - 1, row)
+        self._context.clear(self._seq)
+        self._first_pair = self._n_pairs = n_decoded + int(row is None) - self.shift
 
     def close(self) -> None:
         """Nothing to give back: the context belongs to whoever made it."""
@@ -254,15 +274,19 @@ class HeadDrafter:
 
     def _keep_pairs(self, n: int) -> None:
         """Drop cached pairs from ``n`` on."""
-        if n < self._n_pairs:
-            if not self._context.remove(self._seq, n):
-                self._context.clear(self._seq)
-                n = 0
-            self._n_pairs = n
+        if n >= self._n_pairs:
+            return
+        if n <= self._first_pair:
+            self._context.clear(self._seq)
+            self._first_pair = n
+        elif not self._context.remove(self._seq, n):
+            self._context.clear(self._seq)
+            self._first_pair = n = 0
+        self._n_pairs = n
 
     def _forget(self) -> None:
         self._context.clear(self._seq)
-        self._n_pairs = 0
+        self._first_pair = self._n_pairs = 0
         self._rows = RowBuffer()
         self._text = []
 
