@@ -24,7 +24,7 @@ from gguf_spec.control import Controller, Round
 from gguf_spec.drafters.base import Draft, Drafter, reusable
 from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.sampling import Sampler, SamplingParams, TokenLogprob, token_logprob
 from gguf_spec.stats import SpecStats, Timings
 from gguf_spec.verify import judge
 
@@ -36,7 +36,8 @@ _NO_DRAFT = Draft((), "")
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to generate: at most ``max_tokens`` tokens after ``prompt`` (None: until the context
-    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token.
+    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token. ``logprobs``
+    asks for log-probabilities, of each token and of so many of the likeliest.
 
     The engine draws with a ``fresh`` copy of the sampler, so a request may be made again.
     """
@@ -45,13 +46,15 @@ class Request:
     sampler: Sampler
     max_tokens: int | None = None
     ignore_end: bool = False
+    logprobs: int | None = None
 
 
 class Step(NamedTuple):
     """What a round gave one sequence.
 
     ``tokens`` are new and final. During prefill they are empty and ``prefilled`` counts the prompt
-    tokens done so far. ``finish_reason`` is set on the last step.
+    tokens done so far. ``finish_reason`` is set on the last step. ``logprobs``: one for each of
+    ``tokens`` if the request asks for them.
     """
 
     seq: int
@@ -61,6 +64,7 @@ class Step(NamedTuple):
     source: str | None = None
     prefilled: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(slots=True)
@@ -132,7 +136,7 @@ class SequenceState:
         self.history.extend(prompt[keep:])
         self._request = request
         self._sampler = request.sampler.fresh()
-        self._draft_sampler = request.sampler.for_drafter()
+        self._draft_sampler = self._sampler.for_drafter()
         self._n_prompt = len(prompt)
         self.finish_reason = None
         for drafter in self.drafters:
@@ -188,6 +192,7 @@ class SequenceState:
         row = run.row + len(run.tokens) - 1 - n_drafted
         n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
+        logprobs = self._logprobs(tokens, row)
         self.n_cached = position + n_accepted
         history.extend(tokens)
         for drafter in drafters:
@@ -202,7 +207,14 @@ class SequenceState:
             )
         self._check_finished(last, position + n_accepted + 1)
         return Step(
-            self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, self.finish_reason
+            self.seq,
+            tokens,
+            n_drafted,
+            n_accepted,
+            source,
+            self._n_prompt,
+            self.finish_reason,
+            logprobs,
         )
 
     def timings(self) -> Timings:
@@ -241,7 +253,8 @@ class SequenceState:
         return draft
 
     def _legal(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Cut before the first id that the target does not know or that would end the text.
+        """Cut before the first id that the target does not know, that would end the text, or that a
+        grammar forbids.
 
         An end token is left to the target: nothing is ever decoded after one.
         """
@@ -249,8 +262,20 @@ class SequenceState:
         n_vocab, is_end = target.n_vocab, target.is_end
         for i, token in enumerate(tokens):
             if not 0 <= token < n_vocab or (is_end(token) and not self._request.ignore_end):
-                return tokens[:i]
-        return tokens
+                tokens = tokens[:i]
+                break
+        sampler, history = self._sampler, self.history
+        if not sampler.masked or not tokens:
+            return tokens
+        return tokens[: sampler.legal_prefix(tokens, len(history), history[-sampler.lookback :])]
+
+    def _logprobs(self, tokens: Sequence[int], row: int) -> tuple[TokenLogprob, ...]:
+        """What the target thought of ``tokens``, whose logits stand in batch rows from ``row``."""
+        n_top = self._request.logprobs
+        if n_top is None:
+            return ()
+        logits = self._target.logits
+        return tuple(token_logprob(logits(row + i), t, n_top) for i, t in enumerate(tokens))
 
     def _check_finished(self, last: int, length: int) -> None:
         """``last`` is the newest of ``length`` tokens."""

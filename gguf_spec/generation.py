@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gguf_spec.engine import Request
-from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.sampling import Mask, Sampler, SamplingParams, TokenLogprob
 from gguf_spec.stats import DraftCounts
 from gguf_spec.text import Detokenizer, StopStrings
 
@@ -37,7 +37,9 @@ class Delta(NamedTuple):
 class GenerationParams:
     """How one answer is made. ``max_tokens`` None: until an end token or a full context.
 
-    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds.
+    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds. ``mask``
+    is what a grammar allows (``Session.grammar``). ``logprobs``: log-probabilities of the tokens,
+    and of so many of the likeliest, are reported.
     """
 
     sampling: SamplingParams
@@ -45,6 +47,8 @@ class GenerationParams:
     stop: tuple[str, ...] = ()
     ignore_end: bool = False
     predicted: tuple[int, ...] = ()
+    mask: Mask | None = None
+    logprobs: int | None = None
 
 
 class Generation:
@@ -55,6 +59,7 @@ class Generation:
         self.params = params
         self.text = ""
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.finish_reason: str | None = None
         self.n_prompt = len(prompt)
         self._session = session
@@ -64,9 +69,10 @@ class Generation:
         self._stops = StopStrings(params.stop) if params.stop else None
         request = Request(
             prompt,
-            Sampler(params.sampling, breaks=session.breaks_repetition),
+            Sampler(params.sampling, breaks=session.breaks_repetition, mask=params.mask),
             params.max_tokens,
             ignore_end=params.ignore_end,
+            logprobs=params.logprobs,
         )
         session.pool.predict(params.predicted)
         self._steps = session.engine.generate(session.sequence, request)
@@ -80,6 +86,7 @@ class Generation:
         try:
             for step in steps:
                 delta = self._take(step.tokens, step.n_accepted, step.prefilled, step.finish_reason)
+                self.logprobs += step.logprobs[: len(delta.tokens)]
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -98,6 +105,7 @@ class Generation:
         """The JSON document of ``gguf-spec run --json``."""
         session, sequence = self._session, self._sequence
         setup, sampling = session.setup, self.params.sampling
+        logprobs = {} if self.params.logprobs is None else {"logprobs": self._logprobs_report()}
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -115,6 +123,7 @@ class Generation:
             },
             "spec": self._spec_report(),
             "timings": self._timings(),
+            **logprobs,
         }
 
     def _take(
@@ -153,6 +162,17 @@ class Generation:
         """What was held back at the end of the answer."""
         text = self._detokenizer.flush()
         return text if self._stops is None else self._stops.feed(text) + self._stops.flush()
+
+    def _logprobs_report(self) -> list[dict[str, Any]]:
+        def described(token: int, logprob: float) -> dict[str, Any]:
+            # JSON has no infinity, and this is as good as none.
+            text = self._session.model.special_text(token)
+            return {"id": token, "token": text, "logprob": max(logprob, -9999.0)}
+
+        return [
+            {**described(one.token, one.logprob), "top": [described(*pair) for pair in one.top]}
+            for one in self.logprobs
+        ]
 
     def _spec_report(self) -> dict[str, Any]:
         spec = self._sequence.progress.spec
