@@ -206,16 +206,8 @@ class SequenceState:
                 Round(self._drafter, n_drafted, n_accepted, self._draft_seconds, decode_seconds)
             )
         self._check_finished(last, position + n_accepted + 1)
-        return Step(
-            self.seq,
-            tokens,
-            n_drafted,
-            n_accepted,
-            source,
-            self._n_prompt,
-            self.finish_reason,
-            logprobs,
-        )
+        done = self.finish_reason
+        return Step(self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, done, logprobs)
 
     def timings(self) -> Timings:
         """Seconds of the generation so far."""
@@ -253,10 +245,8 @@ class SequenceState:
         return draft
 
     def _legal(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Cut before the first id that the target does not know, that would end the text, or that a
-        grammar forbids.
-
-        An end token is left to the target: nothing is ever decoded after one.
+        """Cut before the first id that the target does not know, that a grammar forbids, or that
+        would end the text: an end is left to the target, and nothing is ever decoded after one.
         """
         target = self._target
         n_vocab, is_end = target.n_vocab, target.is_end

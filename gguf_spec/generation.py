@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gguf_spec.audit import Audit, audit
 from gguf_spec.engine import Request
 from gguf_spec.sampling import Mask, Sampler, SamplingParams, TokenLogprob
 from gguf_spec.stats import DraftCounts
@@ -37,9 +38,9 @@ class Delta(NamedTuple):
 class GenerationParams:
     """How one answer is made. ``max_tokens`` None: until an end token or a full context.
 
-    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds. ``mask``
-    is what a grammar allows (``Session.grammar``). ``logprobs``: log-probabilities of the tokens,
-    and of so many of the likeliest, are reported.
+    ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds.
+    ``mask`` is what a grammar allows (``Session.grammar``). ``logprobs``: log-probabilities of the
+    tokens, and of so many of the likeliest, are reported.
     """
 
     sampling: SamplingParams
@@ -62,14 +63,17 @@ class Generation:
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: str | None = None
         self.n_prompt = len(prompt)
-        self._session = session
+        self.session = session
         self._sequence = session.sequence
         self._cancelled = False
         self._detokenizer = Detokenizer(session.model.piece)
         self._stops = StopStrings(params.stop) if params.stop else None
+        self._prompt = prompt
+        self._audit: Audit | None = None
+        self._sampler = Sampler(params.sampling, breaks=session.breaks_repetition, mask=params.mask)
         request = Request(
             prompt,
-            Sampler(params.sampling, breaks=session.breaks_repetition, mask=params.mask),
+            self._sampler,
             params.max_tokens,
             ignore_end=params.ignore_end,
             logprobs=params.logprobs,
@@ -99,13 +103,29 @@ class Generation:
                 self.text += self._rest()
             # With some of what was there before, so that the n-grams across the seam are known.
             new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
-            self._session.remember(self._sequence.history[new:])
+            self.session.remember(self._sequence.history[new:])
+
+    def audit(self) -> Audit:
+        """Score the answer again in plain decoding, when it has ended. The report has it then.
+
+        The sequence's cache is used for it, and is empty afterwards.
+        """
+        sequence = self._sequence
+        sequence.consistent = False
+        sampler = self._sampler.fresh()
+        target = self.session.context
+        self._audit = audit(target, sequence.seq, self._prompt, self.tokens, sampler)
+        return self._audit
 
     def report(self) -> dict[str, Any]:
         """The JSON document of ``gguf-spec run --json``."""
-        session, sequence = self._session, self._sequence
+        session, sequence = self.session, self._sequence
         setup, sampling = session.setup, self.params.sampling
-        logprobs = {} if self.params.logprobs is None else {"logprobs": self._logprobs_report()}
+        optional: dict[str, Any] = {}
+        if self.params.logprobs is not None:
+            optional["logprobs"] = self._logprobs_report()
+        if self._audit is not None:
+            optional["audit"] = self._audit.report()
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -123,7 +143,7 @@ class Generation:
             },
             "spec": self._spec_report(),
             "timings": self._timings(),
-            **logprobs,
+            **optional,
         }
 
     def _take(
@@ -166,7 +186,7 @@ class Generation:
     def _logprobs_report(self) -> list[dict[str, Any]]:
         def described(token: int, logprob: float) -> dict[str, Any]:
             # JSON has no infinity, and this is as good as none.
-            text = self._session.model.special_text(token)
+            text = self.session.model.special_text(token)
             return {"id": token, "token": text, "logprob": max(logprob, -9999.0)}
 
         return [
@@ -178,7 +198,7 @@ class Generation:
         spec = self._sequence.progress.spec
         total = spec.total
         return {
-            "types": list(self._session.spec_types),
+            "types": list(self.session.spec_types),
             "verify": "match",
             "exactness": "seed-exact",
             "steps": spec.steps,
@@ -192,7 +212,7 @@ class Generation:
 
     def _timings(self) -> dict[str, float | None]:
         timings = self._sequence.timings()
-        timings.load_seconds = self._session.load_seconds
+        timings.load_seconds = self.session.load_seconds
         fields = asdict(timings)
         n_prefilled = self.n_prompt - self._sequence.progress.cached_tokens
         return {

@@ -34,7 +34,7 @@ _LEAST_NEXT = {0xE0: 0xA0, 0xF0: 0x90}
 
 # A token more, and a grammar that is this slow may take as long again, or twice as long: an
 # ambiguous one follows all its readings at once, and their number can double with every token.
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 
 Ids = NDArray[np.intp]
 

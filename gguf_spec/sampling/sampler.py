@@ -144,6 +144,28 @@ class Sampler:
         p = np.exp(scores - scores.max())
         return ids[p > 0.0], p[p > 0.0] / p.sum()
 
+    def gap(
+        self, logits: Row, position: int, previous: Sequence[int], chosen: int, other: int
+    ) -> float:
+        """By how much, in logits, the token ``chosen`` is ahead of ``other`` at ``position``.
+
+        Where the filters have dropped ``other``: how much it lacks to reach the last that they
+        kept; infinite if it is not legal. Mirostat's limits and a temperature that adapts are not
+        counted in.
+        """
+        mask = self._follower.at(position, previous) if self._follower else None
+        if mask is not None and not mask.legal(np.array([other]))[0]:
+            return math.inf
+        row = self._candidates(logits, position, previous)
+        ahead = float(row[chosen]) - float(row[other])
+        if self.greedy or self._mirostat is not None:
+            return abs(ahead)
+        top, kept, temperature = self._shaped(Maxima(row), position)
+        if kept is not None and other not in kept:
+            return abs(float(top.row[kept].min()) - float(row[other]))
+        noise = self._noise.gumbel(position, np.array([chosen, other]))
+        return abs(ahead + temperature * float(noise[0] - noise[1]))
+
     def noise(self, position: int, ids: Ids) -> Scores:
         """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
         return self._noise.gumbel(position, ids)
