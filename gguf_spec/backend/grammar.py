@@ -106,12 +106,13 @@ class GrammarMask:
             RunError: it is not legal, or the grammar has too many readings of the text so far.
         """
         begun = perf_counter()
-        if not 0 <= token < len(self._words.pieces) or not self.legal(np.array([token]))[0]:
-            text = self._model.special_text(token)
+        known = 0 <= token < len(self._words.pieces)
+        if not known or not self.legal(np.array([token]))[0]:
+            text = self._model.special_text(token) if known else "no token"
             raise RunError(f"token {token} ({text!r}) is not one that the grammar allows")
         piece = self._words.pieces[token]
         if self._waiting:
-            self._seen = (self._seen + piece)[-len(self._trigger) :]
+            self._seen = (self._seen + self._words.written(token))[-len(self._trigger) :]
             self._waiting = self._seen != self._trigger
             return
         self._api.llama_sampler_accept(self._sampler, token)
@@ -142,7 +143,7 @@ class GrammarMask:
         trigger, seen = self._trigger, self._seen
         result = np.ones(len(ids), np.bool_)
         for i, token in enumerate(ids):
-            text = seen + self._words.pieces[int(token)]
+            text = seen + self._words.written(int(token))
             at = text.find(trigger)
             result[i] = at < 0 or at + len(trigger) == len(text)
         return result
@@ -166,6 +167,11 @@ class _Words:
         self.ends = [token for token in ids if is_end(vocab, token)]
         self.askable = np.array([_is_text(piece) for piece in self.pieces], np.bool_)
         self.askable[self.ends] = True
+        self._special = model.special_text
+
+    def written(self, token: int) -> bytes:
+        """The text of ``token``, that of a control token included."""
+        return self.pieces[token] or self._special(token).encode()
 
 
 def _words(model: LlamaModel) -> _Words:
