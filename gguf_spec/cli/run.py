@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -105,13 +105,11 @@ def run(
         open_session,
         predicted_tokens,
         prepare_setup,
-        show_warnings,
         stream,
     )
     from gguf_spec.cli.choice import make_profile, profile_name
     from gguf_spec.cli.constraint import Constraint
     from gguf_spec.cli.prompts import PromptSource, read_text
-    from gguf_spec.cli.summary import answer_line
 
     if raw and options.system is not None:
         raise UsageError("--raw sends no system message", hint="leave --system or --raw out")
@@ -137,7 +135,15 @@ def run(
         generation = stream(session, tokens, params, out)
         audited = audited_text(generation, out) if audit else None
         report = generation.report()
-    if as_json:
+    _tell(session, report, audited, out)
+
+
+def _tell(session: Session, report: dict[str, Any], audited: str | None, out: Output) -> None:
+    """What follows the text of an answer, and the exit code."""
+    from gguf_spec.cli.answer import show_warnings
+    from gguf_spec.cli.summary import answer_line
+
+    if out.mode == "json":
         print_json(report)
     elif report["text"] and not report["text"].endswith("\n"):
         out.text("\n")
@@ -149,7 +155,7 @@ def run(
         out.say(audited)
     if report["finish_reason"] == "cancelled":
         raise typer.Exit(130)
-    if audit and report["audit"]["verdict"] == "broken":
+    if audited is not None and report["audit"]["verdict"] == "broken":
         raise typer.Exit(1)
 
 
