@@ -25,7 +25,7 @@ from gguf_spec.drafters.base import Absent, Draft, Drafter
 from gguf_spec.drafters.stack import NO_DRAFT, Stack
 from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.sampling import Sampler, SamplingParams, TokenLogprob, token_logprob
 from gguf_spec.stats import SpecStats, Timings
 from gguf_spec.verify import judge
 
@@ -35,7 +35,8 @@ FinishReason = Literal["stop", "length", "cancelled"]
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to generate: at most ``max_tokens`` tokens after ``prompt`` (None: until the context
-    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token.
+    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token. ``logprobs``
+    asks for log-probabilities, of each token and of so many of the likeliest.
 
     The engine draws with a ``fresh`` copy of the sampler, so a request may be made again.
     """
@@ -44,13 +45,15 @@ class Request:
     sampler: Sampler
     max_tokens: int | None = None
     ignore_end: bool = False
+    logprobs: int | None = None
 
 
 class Step(NamedTuple):
     """What a round gave one sequence.
 
     ``tokens`` are new and final. During prefill they are empty and ``prefilled`` counts the prompt
-    tokens done so far. ``finish_reason`` is set on the last step.
+    tokens done so far. ``finish_reason`` is set on the last step. ``logprobs``: one for each of
+    ``tokens`` if the request asks for them.
     """
 
     seq: int
@@ -60,6 +63,7 @@ class Step(NamedTuple):
     source: str | None = None
     prefilled: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(slots=True)
@@ -150,7 +154,7 @@ class SequenceState:
         self.history.extend(prompt[keep:])
         self._request = request
         self._sampler = request.sampler.fresh()
-        self._draft_sampler = request.sampler.for_drafter()
+        self._draft_sampler = self._sampler.for_drafter()
         self._n_prompt = len(prompt)
         self.finish_reason = None
         self.stack.begin(self.history)
@@ -206,6 +210,7 @@ class SequenceState:
         row = run.row + len(run.tokens) - 1 - n_drafted
         n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
+        logprobs = self._logprobs(tokens, row)
         self.n_cached = position + n_accepted
         history.extend(tokens)
         stack.accept(n_accepted)
@@ -217,9 +222,8 @@ class SequenceState:
             stack.record(n_drafted, n_accepted, decode_seconds, tokens, run.start)
         self._take_draft_seconds()
         self._check_finished(last, position + n_accepted + 1)
-        return Step(
-            self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, self.finish_reason
-        )
+        done = self.finish_reason
+        return Step(self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, done, logprobs)
 
     def timings(self) -> Timings:
         """Seconds of the generation so far."""
@@ -253,16 +257,27 @@ class SequenceState:
         self.stack.seconds = 0.0
 
     def _legal(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Cut before the first id that the target does not know or that would end the text.
-
-        An end token is left to the target: nothing is ever decoded after one.
+        """Cut before the first id that the target does not know, that a grammar forbids, or that
+        would end the text: an end is left to the target, and nothing is ever decoded after one.
         """
         target = self._target
         n_vocab, is_end = target.n_vocab, target.is_end
         for i, token in enumerate(tokens):
             if not 0 <= token < n_vocab or (is_end(token) and not self._request.ignore_end):
-                return tokens[:i]
-        return tokens
+                tokens = tokens[:i]
+                break
+        sampler, history = self._sampler, self.history
+        if not sampler.masked or not tokens:
+            return tokens
+        return tokens[: sampler.legal_prefix(tokens, len(history), history[-sampler.lookback :])]
+
+    def _logprobs(self, tokens: Sequence[int], row: int) -> tuple[TokenLogprob, ...]:
+        """What the target thought of ``tokens``, whose logits stand in batch rows from ``row``."""
+        n_top = self._request.logprobs
+        if n_top is None:
+            return ()
+        logits = self._target.logits
+        return tuple(token_logprob(logits(row + i), t, n_top) for i, t in enumerate(tokens))
 
     def _check_finished(self, last: int, length: int) -> None:
         """``last`` is the newest of ``length`` tokens."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
+from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
 from gguf_spec.control.base import Controller
@@ -28,7 +29,7 @@ from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
-from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
+from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
 from gguf_spec.verify_store import load_record
 from gguf_spec.widths import WidthLimits
@@ -135,6 +136,15 @@ class Session:
     def has_experts(self) -> bool:
         """Whether the target is a mixture of experts."""
         return bool(self.setup.target.arch_uint("expert_count"))
+
+    def grammar(self, text: str, *, name: str = "grammar", trigger: str = "") -> Mask:
+        """What the GBNF grammar ``text`` allows, for ``GenerationParams.mask``. ``name`` is what
+        errors call it; with a ``trigger`` everything is allowed until that text has come.
+
+        Raises:
+            InputError: the grammar has an error, or is too large.
+        """
+        return GrammarMask(self.model, text, name=name, trigger=trigger)
 
     def breaks_repetition(self, token: int) -> bool:
         """Whether DRY sees no repetition across ``token``."""

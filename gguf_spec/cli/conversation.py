@@ -12,6 +12,7 @@ from gguf_spec.cli.prompts import read_text
 from gguf_spec.cli.summary import answer_line, draft_line
 from gguf_spec.errors import GgufSpecError, PromptError, UsageError
 from gguf_spec.profile import Sampling, apply_overrides
+from gguf_spec.sampling import Mask
 from gguf_spec.session import Session
 from gguf_spec.setup import NOT_YET
 
@@ -25,6 +26,8 @@ class Conversation:
         self.ended = False
         self.messages: list[dict[str, str]] = []
         """User and assistant in turn; the system message is the profile's."""
+        self.mask: Mask | None = None
+        """What a grammar allows the answers to be."""
         self._session = session
         self._out = out
         self._max_tokens = max_tokens
@@ -77,7 +80,10 @@ class Conversation:
             [*system, *self.messages, user], **template_arguments(self._profile)
         )
         params = session.params(
-            self._profile, max_tokens=self._max_tokens, predicted=self._predicted
+            self._profile,
+            max_tokens=self._max_tokens,
+            predicted=self._predicted,
+            mask=self.mask,
         )
         generation = stream(session, prompt, params, self._out)
         if generation.text and not generation.text.endswith("\n"):

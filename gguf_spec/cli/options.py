@@ -268,6 +268,20 @@ PredictOpt = Annotated[
         help="Most tokens in an answer; -1: unlimited.",
     ),
 ]
+GrammarOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar", metavar="FILE", help="Allow only what this grammar (GBNF) describes."
+    ),
+]
+JsonSchemaOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema",
+        metavar="FILE",
+        help="Allow only JSON that is valid by this schema. With --think on, behind the reasoning.",
+    ),
+]
 JsonOpt = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
 ]
@@ -312,3 +326,11 @@ class ModelOptions:
     system: SystemOpt = None
     think: ThinkOpt = None
     settings: SetOpt = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrammarOptions:
+    """What an answer may be."""
+
+    grammar: GrammarOpt = None
+    json_schema: JsonSchemaOpt = None
