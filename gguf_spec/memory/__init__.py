@@ -1,0 +1,58 @@
+"""Memory accounting: from a header to bytes on each device, before anything is loaded.
+
+Pure functions over a parsed header. Each rule copies one of llama.cpp's and names its lines; the
+line numbers are those of the llama.cpp vendored in llama-cpp-python 0.3.36.
+
+    bill            target_items, draft_items, draft_deltas: the rules put together
+    weights         tensors on devices
+    cache           keys and values, recurrent states
+    compute         compute buffers, outputs
+    overhead        what no buffer accounts for
+    facts, layout   the numbers of a model; the devices of its layers
+"""
+
+from gguf_spec.memory.bill import (
+    context_items,
+    draft_context,
+    draft_deltas,
+    draft_items,
+    layout_of,
+    target_items,
+    with_draft,
+)
+from gguf_spec.memory.cache import cache_problem
+from gguf_spec.memory.types import (
+    CPU,
+    LOWER_BOUND,
+    Device,
+    Hardware,
+    Kind,
+    MemoryItem,
+    MemoryParams,
+    Placement,
+    Source,
+    Totals,
+    totals,
+)
+
+__all__ = [
+    "CPU",
+    "LOWER_BOUND",
+    "Device",
+    "Hardware",
+    "Kind",
+    "MemoryItem",
+    "MemoryParams",
+    "Placement",
+    "Source",
+    "Totals",
+    "cache_problem",
+    "context_items",
+    "draft_context",
+    "draft_deltas",
+    "draft_items",
+    "layout_of",
+    "target_items",
+    "totals",
+    "with_draft",
+]
