@@ -42,7 +42,7 @@ def target_items(
     known = facts(info)
     return [
         *weight_items(info, where, placement, hardware, load_mtp=params.load_mtp),
-        *context_items(info, params, where),
+        *context_items(info, params, where, placement),
         *overhead_items(known, where),
     ]
 
@@ -53,12 +53,17 @@ def layout_of(info: ModelInfo, placement: Placement, hardware: Hardware) -> Layo
 
 
 def context_items(
-    info: ModelInfo, params: MemoryParams, where: Layout, *, owner: str = "target"
+    info: ModelInfo,
+    params: MemoryParams,
+    where: Layout,
+    placement: Placement | None = None,
+    *,
+    owner: str = "target",
 ) -> list[MemoryItem]:
     """Cache, compute and output buffers of one context."""
     return [
         *cache_items(facts(info), params, where, owner=owner),
-        *compute_items(info, params, where, owner=owner),
+        *compute_items(info, params, where, placement, owner=owner),
         *output_items(info, params, owner=owner),
     ]
 
@@ -96,7 +101,7 @@ def draft_items(
         weights = weight_items(
             draft, where, placement, hardware, load_mtp=params.load_mtp, owner="draft"
         )
-    items = [*weights, *context_items(draft, params, where, owner="draft")]
+    items = [*weights, *context_items(draft, params, where, placement, owner="draft")]
     if not inside:
         items += overhead_items(facts(draft), where, owner="draft", process=False)
     return items
@@ -179,9 +184,9 @@ def draft_deltas(
     """
     where = layout_of(target, placement, hardware)
     changed = with_draft(kind, n_max, draft, target, params)
-    before = _sums(context_items(target, params, where))
+    before = _sums(context_items(target, params, where, placement))
     items = []
-    after = context_items(target, changed, where)
+    after = context_items(target, changed, where, placement)
     sums = _sums(after)
     for (device, item_kind), (n_bytes, source) in sums.items():
         more = n_bytes - before.get((device, item_kind), (0, source))[0]

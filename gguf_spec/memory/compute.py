@@ -1,17 +1,49 @@
 """Compute buffers and the buffer for outputs.
 
 libllama builds the graph of its largest batch and lets ggml's allocator place every intermediate
-tensor; what that comes to is not a sum but a packing. The formulas here name the tensors that are
-alive at the widest point of each kind of graph.
+tensor (``sched_reserve``, llama-context.cpp:615-767). What that comes to is not a sum but a packing;
+it is decided by the widest point of the graph. The formulas here name the tensors that are alive
+there, in floats for each token, for the kinds of layers there are. They were fitted to libllama's
+own counts on the CPU, and are labelled "formula".
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from gguf_spec.header import ModelInfo
-from gguf_spec.memory.cache import ContextSize, context_size, kv_layers, quantized_scratch
-from gguf_spec.memory.facts import Facts, facts
+from gguf_spec.memory.cache import (
+    ContextSize,
+    context_size,
+    kv_layers,
+    quantized_scratch,
+    swa_cells,
+)
+from gguf_spec.memory.facts import Facts, facts, per_layer, remembered
 from gguf_spec.memory.layout import Layout
-from gguf_spec.memory.types import CPU, MemoryItem, MemoryParams
+from gguf_spec.memory.types import CPU, MemoryItem, MemoryParams, Placement
+from gguf_spec.memory.weights import cpu_layer_bytes
+
+_PIPELINE_COPIES = 4  # GGML_SCHED_MAX_COPIES
+_OFFLOAD_TOKENS = 32  # batches below stay where the weights are (ggml-cuda.cu, op_offload_min)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The widest points of one layer: floats for each token, and floats for each sequence.
+
+    ``plain`` is the attention of a layer without flash attention, beside its scores.
+    """
+
+    flash: int
+    plain: int
+    n_head: int
+    feed_forward: int
+    state: int
+    state_row: int
+    windowed: bool
 
 
 def output_items(
@@ -35,36 +67,227 @@ def output_items(
 
 
 def compute_items(
-    info: ModelInfo, params: MemoryParams, layout: Layout, *, owner: str = "target"
+    info: ModelInfo,
+    params: MemoryParams,
+    layout: Layout,
+    placement: Placement | None = None,
+    *,
+    owner: str = "target",
 ) -> list[MemoryItem]:
     """The compute buffers of one context, by device."""
     known = facts(info)
     size = context_size(known, params)
-    n_bytes = graph_bytes(info, known, params, size)
-    devices = sorted({*layout.layers, layout.output})
+    gpus = sorted({*layout.layers, layout.output} - {CPU})
+    computed = _computed_layers(known, params)
+    inputs = input_bytes(known, params, size)
+    copies = _PIPELINE_COPIES if _is_pipeline(layout, gpus, params, placement) else 1
+    on_cpu = [il for il in computed if layout.layers[il] == CPU]
     items = []
-    for device in devices:
-        items.append(
-            MemoryItem(
-                device, owner, "compute", n_bytes, "formula",
-                f"the graph of {size.n_ubatch} tokens (llama-context.cpp:615-767)",
+    if on_cpu or layout.output == CPU:
+        n_bytes = graph_bytes(info, params, size, on_cpu, output=layout.output == CPU)
+        items.append(_item(CPU, owner, n_bytes, _graph_why(size)))
+    else:
+        why = f"embeddings and masks of {size.n_ubatch} tokens, made on the host"
+        items.append(_item(CPU, owner, inputs, why))
+    for device in gpus:
+        layers = [il for il in computed if layout.layers[il] == device]
+        n_bytes = graph_bytes(info, params, size, layers, output=layout.output == device)
+        why = _graph_why(size)
+        if copies > 1:
+            n_bytes += (copies - 1) * inputs
+            why += f"; {copies} copies of its inputs for pipeline parallelism (428-457)"
+        items.append(_item(device, owner, n_bytes, why))
+        items += _scratch_items(known, params, size, layout, device, owner)
+    if gpus and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS:
+        copied = cpu_layer_bytes(info, layout, placement or Placement())
+        if copied:
+            why = (
+                f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "
+                "and more (op_offload)"
             )
-        )  # fmt: skip
-        if layout.backends[device] not in ("CUDA", "ROCm", "MUSA") or not params.offload_kqv:
-            continue
-        layers = [il for il in kv_layers(known, params) if layout.layers[il] == device]
-        scratch = quantized_scratch(known, params, size, layers)
-        if scratch:
-            why = "an f16 copy of one layer's quantized keys and values (fattn-common.cuh:53-83)"
-            items.append(MemoryItem(device, owner, "compute", scratch, "formula", why))
+            items.append(_item(gpus[0], owner, copied, why))
     return items
 
 
-def graph_bytes(info: ModelInfo, known: Facts, params: MemoryParams, size: ContextSize) -> int:
-    """Bytes that the allocator needs for the graph of the largest batch."""
+def _item(device: str, owner: str, n_bytes: int, why: str) -> MemoryItem:
+    return MemoryItem(device, owner, "compute", n_bytes, "formula", why)
+
+
+def _graph_why(size: ContextSize) -> str:
+    return (
+        f"the graph of {size.n_ubatch} tokens with {min(size.n_ubatch, size.n_outputs_max)} rows "
+        "of logits (llama-context.cpp:615-767)"
+    )
+
+
+def _computed_layers(known: Facts, params: MemoryParams) -> range:
+    if params.mtp_context or known.n_layer == 0:
+        return range(known.n_layer, known.n_layer_all)
+    return range(known.n_layer)
+
+
+def _is_pipeline(
+    layout: Layout, gpus: list[str], params: MemoryParams, placement: Placement | None
+) -> bool:
+    """Several devices that hold everything compute in parallel: llama-context.cpp:428-457."""
+    overrides = placement is not None and (placement.override_tensor or placement.n_cpu_moe)
+    whole = CPU not in layout.layers and layout.output != CPU
+    return len(gpus) > 1 and whole and params.offload_kqv and not overrides
+
+
+def _scratch_items(
+    known: Facts, params: MemoryParams, size: ContextSize, layout: Layout, device: str, owner: str
+) -> list[MemoryItem]:
+    """The f16 copy of quantized keys and values in CUDA's flash attention: fattn.cu:722-756."""
+    if layout.backends[device] not in ("CUDA", "ROCm", "MUSA") or not params.offload_kqv:
+        return []
+    layers = [il for il in kv_layers(known, params) if layout.layers[il] == device]
+    scratch = quantized_scratch(known, params, size, layers)
+    if not scratch:
+        return []
+    why = "an f16 copy of one layer's quantized keys and values (fattn-common.cuh:53-83)"
+    return [_item(device, owner, scratch, why)]
+
+
+def input_bytes(known: Facts, params: MemoryParams, size: ContextSize) -> int:
+    """Bytes of what the host prepares for a batch: embeddings, and a mask for each cache.
+
+    A mask has a half float for each cell and token, without flash attention a whole one.
+    """
     tokens = min(size.n_ctx, size.n_ubatch)
+    return 4 * tokens * known.n_embd + _mask_bytes(known, params, size, tokens)
+
+
+def _mask_bytes(known: Facts, params: MemoryParams, size: ContextSize, tokens: int) -> int:
+    layers = kv_layers(known, params) or (
+        list(range(known.n_layer_all)) if known.arch == "gemma4-assistant" else []
+    )
+    width = 4 if params.flash_attn == "off" else 2
+    cells = 0
+    if any(not (known.window and known.windowed[il]) for il in layers):
+        cells += size.n_ctx_seq
+    if known.window and any(known.windowed[il] for il in layers):
+        cells += swa_cells(known, params, size)
+    return width * cells * tokens
+
+
+def graph_bytes(
+    info: ModelInfo, params: MemoryParams, size: ContextSize, layers: Iterable[int], *, output: bool
+) -> int:
+    """Bytes that the allocator needs for ``layers``, and for the logits with ``output``."""
+    known = facts(info)
+    tokens = min(size.n_ctx, size.n_ubatch)
+    works = _works(info)
+    masks = _mask_bytes(known, params, size, tokens)
+    widest = max((_layer_bytes(known, works[il], params, size, tokens) for il in layers), default=0)
+    taps = (params.n_taps + params.nextn) * 4 * tokens * known.n_embd
+    per_layer_inputs = 4 * tokens * (info.arch_uint("embedding_length_per_layer_input") or 0)
+    widest += taps + per_layer_inputs * known.n_layer
+    if output:
+        widest = max(widest, _output_bytes(info, known, size, tokens) + taps)
+    return widest + masks
+
+
+def _layer_bytes(
+    known: Facts, work: _Work, params: MemoryParams, size: ContextSize, tokens: int
+) -> int:
+    """The widest point of one layer, without masks."""
+    attention = 4 * tokens * work.flash
+    if params.flash_attn == "off" and work.n_head:
+        cells = size.n_ctx_seq
+        if known.window and work.windowed:
+            cells = swa_cells(known, params, size)
+        attention = 4 * tokens * (work.plain + cells * work.n_head)
+    state = 0
+    if work.state:
+        rows = params.n_seq_max * (2.75 + (size.n_rs_seq + 1 if size.n_rs_seq else 0))
+        state = 4 * (tokens * work.state + int(rows * work.state_row))
+    return max(attention, 4 * tokens * work.feed_forward, state)
+
+
+def _output_bytes(info: ModelInfo, known: Facts, size: ContextSize, tokens: int) -> int:
+    """Logits of the rows with outputs, and the states they are computed from."""
     outputs = min(tokens, size.n_outputs_max)
-    logits = 4 * known.n_vocab * outputs
-    ff = max(known.n_ff, default=0)
-    mask = 2 * size.n_ctx_seq * size.n_stream * tokens
-    return logits + 4 * tokens * (2 * ff + 4 * known.n_embd) + mask
+    n_bytes = 4 * (known.n_vocab * outputs + 2 * known.n_embd * tokens)
+    reduced = next((t.shape[0] for t in info.tensors if t.name == "d2t"), 0)
+    if reduced:  # logits of the draft's own vocabulary, spread over the target's
+        n_bytes += 4 * outputs * 2 * reduced
+    return n_bytes
+
+
+_WORKS: OrderedDict[int, tuple[ModelInfo, list[_Work]]] = OrderedDict()
+
+
+def _works(info: ModelInfo) -> list[_Work]:
+    return remembered(_WORKS, info, _read_works)
+
+
+def _read_works(info: ModelInfo) -> list[_Work]:
+    known = facts(info)
+    shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in range(known.n_layer_all)]
+    for tensor in info.tensors:
+        parts = tensor.name.split(".")
+        if parts[0] == "blk" and len(parts) > 2 and parts[1].isdigit():
+            layer = int(parts[1])
+            if layer < known.n_layer_all and parts[-1] == "weight":
+                shapes[layer][".".join(parts[2:-1])] = tensor.shape
+    used = per_layer(info, "expert_used_count", known.n_layer_all, 0)
+    return [_work(info, known, il, shapes[il], used[il]) for il in range(known.n_layer_all)]
+
+
+def _work(
+    info: ModelInfo, known: Facts, il: int, shapes: dict[str, tuple[int, ...]], used: int
+) -> _Work:
+    e, heads = known.n_embd, known.n_head[il]
+    q, kv = known.k_width(il) // max(known.n_head_kv[il], 1) * heads, known.k_width(il)
+    full = _columns(shapes, "attn_q") or q  # with a gate, the query is twice as wide
+    attends = known.attends[il] or known.arch == "gemma4-assistant"
+    plain = flash = 0
+    if attends and known.mla:
+        rank = info.arch_uint("attention.kv_lora_rank") or 0
+        plain = flash = heads * (2 * rank + known.key_length) + e
+    elif attends:
+        plain = 2 * q + full + e + 2 * kv
+        flash = q + full + 2 * e + 2 * kv
+    state = state_row = 0
+    if known.recurrent[il] and known.ssm_state:
+        state_row = known.conv_state + known.ssm_state
+        state = _state_work(shapes, e)
+    return _Work(
+        flash=flash,
+        plain=plain,
+        n_head=heads if attends else 0,
+        feed_forward=_feed_forward(shapes, e, used),
+        state=state,
+        state_row=state_row,
+        windowed=known.windowed[il],
+    )
+
+
+def _columns(shapes: dict[str, tuple[int, ...]], name: str) -> int:
+    """Values that a matrix gives; 0 without it."""
+    shape = shapes.get(name, ())
+    return shape[1] if len(shape) > 1 else 0
+
+
+def _state_work(shapes: dict[str, tuple[int, ...]], e: int) -> int:
+    """What a state-space layer computes with: projections, the convolution's input and output."""
+    convolved = _columns(shapes, "ssm_conv1d")
+    inner = shapes.get("ssm_out", (0,))[0]
+    return _columns(shapes, "ssm_in") + 2 * convolved + inner + 3 * e
+
+
+def _feed_forward(shapes: dict[str, tuple[int, ...]], e: int, used: int) -> int:
+    """The widest point of a layer's feed-forward part: gate, up and their product."""
+    widest = 0
+    up = _columns(shapes, "ffn_up")
+    if up:
+        down = shapes.get("ffn_down", (up,))[0]  # gate and up may be one matrix
+        widest = 3 * down + 4 * e if "ffn_gate" in shapes or up > down else 2 * up + 3 * e
+    experts = shapes.get("ffn_down_exps")
+    if experts is not None:
+        widest = max(widest, 2 * used * (e + experts[0]))
+    shared = _columns(shapes, "ffn_up_shexp")
+    if shared:
+        widest = max(widest, 3 * shared + 5 * e)
+    return widest

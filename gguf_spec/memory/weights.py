@@ -112,6 +112,19 @@ def mtp_bytes(info: ModelInfo, layout: Layout) -> dict[str, int]:
     return found
 
 
+def cpu_layer_bytes(info: ModelInfo, layout: Layout, placement: Placement) -> int:
+    """The most bytes of one layer's weights that are on the CPU, of all layers; experts that are
+    kept there by ``n_cpu_moe`` included."""
+    sums = _sums(info, layout.storage(CPU))
+    most = 0
+    for layer, device in enumerate(layout.layers):
+        n_bytes = sums.rest.get(layer, 0) if device == CPU else 0
+        if device == CPU or layer < placement.n_cpu_moe:
+            n_bytes += sums.experts.get(layer, 0)
+        most = max(most, n_bytes)
+    return most
+
+
 def tied_output(info: ModelInfo) -> TensorInfo | None:
     """The embeddings of a model that has no output of its own, and uses them instead."""
     embedding = None
@@ -140,13 +153,14 @@ def _by_layer(
             found[CPU] += cpu.experts.get(layer, 0)
         else:
             found[device] += sums.experts.get(layer, 0)
-    for device in set(layout.layers[: known.n_layer]):
+    for device in set(layout.layers[: known.n_layer or known.n_layer_all]):
         found[device] += _sums(info, layout.storage(device)).rest.get(_SHARED, 0)
     return found
 
 
 def _loaded(known: Facts, load_mtp: bool) -> range:
-    with_mtp = load_mtp and known.arch not in MTP_NEVER
+    # An assistant's layers count as MTP layers, but they are all it has, and always loaded.
+    with_mtp = (load_mtp or known.arch == "gemma4-assistant") and known.arch not in MTP_NEVER
     return range(known.n_layer_all if with_mtp else known.n_layer)
 
 
@@ -167,7 +181,7 @@ def _by_override(
         if forced is not None:
             devices = [forced]
         elif place == _SHARED:
-            devices = set(layout.layers[: known.n_layer])
+            devices = set(layout.layers[: known.n_layer or known.n_layer_all])
         elif place == _INPUT:
             devices = [CPU]
         else:
