@@ -34,13 +34,15 @@ _OFFLOAD_TOKENS = 32  # batches below stay where the weights are (ggml-cuda.cu, 
 class _Work:
     """The widest points of one layer: floats for each token, and floats for each sequence.
 
-    ``plain`` is the attention of a layer without flash attention, beside its scores.
+    ``plain`` is the attention of a layer without flash attention, beside its scores; ``routed``
+    what all experts of a token give.
     """
 
     flash: int
     plain: int
     n_head: int
     feed_forward: int
+    routed: int
     state: int
     state_row: int
     windowed: bool
@@ -179,19 +181,26 @@ def graph_bytes(
     tokens = min(size.n_ctx, size.n_ubatch)
     works = _works(info)
     masks = _mask_bytes(known, params, size, tokens)
-    widest = max((_layer_bytes(known, works[il], params, size, tokens) for il in layers), default=0)
+    computed = list(layers)
+    # A mask is kept until the last layer that attends is through with it.
+    last = max((il for il in computed if works[il].n_head), default=-1)
+    widest = 0
+    for il in computed:
+        attention, other = _layer_bytes(known, works[il], params, size, tokens)
+        widest = max(widest, attention + masks, other + (masks if il < last else 0))
     taps = (params.n_taps + params.nextn) * 4 * tokens * known.n_embd
     per_layer_inputs = 4 * tokens * (info.arch_uint("embedding_length_per_layer_input") or 0)
     widest += taps + per_layer_inputs * known.n_layer
     if output:
-        widest = max(widest, _output_bytes(info, known, size, tokens) + taps)
-    return widest + masks
+        base, logits = _output_bytes(info, known, params, size, tokens)
+        widest = max(widest + base, base + logits + taps)
+    return widest
 
 
 def _layer_bytes(
     known: Facts, work: _Work, params: MemoryParams, size: ContextSize, tokens: int
-) -> int:
-    """The widest point of one layer, without masks."""
+) -> tuple[int, int]:
+    """The widest points of one layer, without masks: of its attention, and of the rest."""
     attention = 4 * tokens * work.flash
     if params.flash_attn == "off" and work.n_head:
         cells = size.n_ctx_seq
@@ -202,19 +211,29 @@ def _layer_bytes(
     if work.state:
         rows = params.n_seq_max * (2.75 + (size.n_rs_seq + 1 if size.n_rs_seq else 0))
         state = 4 * (tokens * work.state + int(rows * work.state_row))
-    return max(attention, 4 * tokens * work.feed_forward, state)
+    return attention, max(4 * tokens * work.feed_forward, state)
 
 
-def _output_bytes(info: ModelInfo, known: Facts, size: ContextSize, tokens: int) -> int:
-    """Logits of the rows with outputs, and the states they are computed from."""
+def _output_bytes(
+    info: ModelInfo, known: Facts, params: MemoryParams, size: ContextSize, tokens: int
+) -> tuple[int, int]:
+    """Logits with the states they are computed from, after what is there for the whole graph."""
     outputs = min(tokens, size.n_outputs_max)
-    n_bytes = 4 * (known.n_vocab * outputs + 2 * known.n_embd * tokens)
-    reduced = next((t.shape[0] for t in info.tensors if t.name == "d2t"), 0)
-    if reduced:  # logits of the draft's own vocabulary, spread over the target's
-        n_bytes += 4 * outputs * 2 * reduced
-    return n_bytes
+    routed = max((work.routed for work in _works(info)), default=0)
+    states = 4 * tokens * (2 * known.n_embd) + 4 * outputs * (routed // 2)
+    logits = 4 * known.n_vocab * outputs
+    shapes = {tensor.name: tensor.shape for tensor in info.tensors if tensor.name in _HEAD_TENSORS}
+    if "d2t" in shapes:
+        # Logits of a vocabulary of its own are spread over the target's, made at the start.
+        return logits, 4 * outputs * shapes["d2t"][0] + states
+    block = info.arch_uint("block_size") or 0
+    if "markov_w1.weight" in shapes and tokens <= block * params.n_seq_max:
+        # The chain of DSpark adds to the logits token by token, with copies (dflash.cpp:296-405).
+        logits = logits * 17 // 4
+    return 0, logits + states
 
 
+_HEAD_TENSORS = ("d2t", "markov_w1.weight")
 _WORKS: OrderedDict[int, tuple[ModelInfo, list[_Work]]] = OrderedDict()
 
 
@@ -245,7 +264,7 @@ def _work(
     plain = flash = 0
     if attends and known.mla:
         rank = info.arch_uint("attention.kv_lora_rank") or 0
-        plain = flash = heads * (2 * rank + known.key_length) + e
+        plain = flash = heads * (2 * rank + known.key_length)
     elif attends:
         plain = 2 * q + full + e + 2 * kv
         flash = q + full + 2 * e + 2 * kv
@@ -258,6 +277,7 @@ def _work(
         plain=plain,
         n_head=heads if attends else 0,
         feed_forward=_feed_forward(shapes, e, used),
+        routed=used * e if "ffn_down_exps" in shapes else 0,
         state=state,
         state_row=state_row,
         windowed=known.windowed[il],
