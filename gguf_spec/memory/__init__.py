@@ -7,7 +7,9 @@ line numbers are those of the llama.cpp vendored in llama-cpp-python 0.3.36.
     weights         tensors on devices
     cache           keys and values, recurrent states
     compute         compute buffers, outputs
+    extras          adapters and projectors
     overhead        what no buffer accounts for
+    limits          what would make libllama abort
     facts, layout   the numbers of a model; the devices of its layers
 """
 
@@ -21,6 +23,10 @@ from gguf_spec.memory.bill import (
     with_draft,
 )
 from gguf_spec.memory.cache import cache_problem
+from gguf_spec.memory.extras import lora_items, mmproj_items
+from gguf_spec.memory.facts import Facts, facts
+from gguf_spec.memory.layout import Layout
+from gguf_spec.memory.limits import most_snapshots
 from gguf_spec.memory.types import (
     CPU,
     LOWER_BOUND,
@@ -39,8 +45,10 @@ __all__ = [
     "CPU",
     "LOWER_BOUND",
     "Device",
+    "Facts",
     "Hardware",
     "Kind",
+    "Layout",
     "MemoryItem",
     "MemoryParams",
     "Placement",
@@ -51,7 +59,11 @@ __all__ = [
     "draft_context",
     "draft_deltas",
     "draft_items",
+    "facts",
     "layout_of",
+    "lora_items",
+    "mmproj_items",
+    "most_snapshots",
     "target_items",
     "totals",
     "with_draft",

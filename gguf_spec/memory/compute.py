@@ -1,10 +1,10 @@
 """Compute buffers and the buffer for outputs.
 
 libllama builds the graph of its largest batch and lets ggml's allocator place every intermediate
-tensor (``sched_reserve``, llama-context.cpp:615-767). What that comes to is not a sum but a packing;
-it is decided by the widest point of the graph. The formulas here name the tensors that are alive
-there, in floats for each token, for the kinds of layers there are. They were fitted to libllama's
-own counts on the CPU, and are labelled "formula".
+tensor (``sched_reserve``, llama-context.cpp:615-767). That is not a sum but a packing, decided by
+the widest point of the graph. The formulas here name the tensors that are alive there, in floats
+for each token, for the kinds of layers there are. They were fitted to libllama's own counts on the
+CPU, and are labelled "formula".
 """
 
 from __future__ import annotations

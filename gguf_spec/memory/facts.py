@@ -24,6 +24,7 @@ from gguf_spec.memory.architectures import (
 )
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+_MOST = 1 << 32  # llama_hparams has 32-bit numbers
 
 _T = TypeVar("_T")
 
@@ -99,6 +100,12 @@ def remembered(
     return entry[1]
 
 
+def _count(info: ModelInfo, key: str, default: int = 0) -> int:
+    """``<arch>.<key>`` as a count: nothing below zero, nothing that no model has."""
+    value = info.arch_uint(key, default)
+    return min(max(value or 0, 0), _MOST)
+
+
 def _read(info: ModelInfo) -> Facts:
     arch = info.arch or ""
     n_all = min((info.n_layer or 0) + info.n_layer_nextn, MAX_LAYERS)
@@ -110,8 +117,8 @@ def _read(info: ModelInfo) -> Facts:
     default = n_embd // heads[0] if heads and heads[0] else 0
     # hparams.n_head() > 0: models without attention heads have no key length (1436-1460).
     has_heads = bool(default)
-    key = info.arch_uint("attention.key_length", default) or 0 if has_heads else 0
-    value = info.arch_uint("attention.value_length", default) or 0 if has_heads else 0
+    key = _count(info, "attention.key_length", default) if has_heads else 0
+    value = _count(info, "attention.value_length", default) if has_heads else 0
     mla = bool(
         info.arch_uint("attention.key_length_mla") and info.arch_uint("attention.value_length_mla")
     )
@@ -119,7 +126,7 @@ def _read(info: ModelInfo) -> Facts:
     recurrent = _recurrent(info, arch, n_layer, n_all, heads_kv, n_ff)
     if arch == "lfm2" and window:  # lfm2.cpp:26-31
         windowed = tuple(il < n_layer and not recurrent[il] for il in range(n_all))
-    indexer = info.arch_uint("attention.indexer.key_length") or 0
+    indexer = _count(info, "attention.indexer.key_length")
     return Facts(
         arch=arch,
         known=arch in KNOWN,
@@ -133,8 +140,8 @@ def _read(info: ModelInfo) -> Facts:
         n_ff=n_ff,
         key_length=key,
         value_length=value,
-        key_length_swa=info.arch_uint("attention.key_length_swa", key) or 0,
-        value_length_swa=info.arch_uint("attention.value_length_swa", value) or 0,
+        key_length_swa=_count(info, "attention.key_length_swa", key),
+        value_length_swa=_count(info, "attention.value_length_swa", value),
         window=window,
         windowed=windowed,
         recurrent=recurrent,
@@ -158,10 +165,10 @@ def per_layer(info: ModelInfo, key: str, n: int, default: int | None) -> tuple[i
     """
     value = info.metadata.get(f"{info.arch}.{key}")
     if isinstance(value, tuple):
-        numbers = [int(item) if isinstance(item, (int, bool)) else 0 for item in value[:n]]
+        numbers = [max(int(item), 0) if isinstance(item, int) else 0 for item in value[:n]]
         return tuple(numbers + [0] * (n - len(numbers)))
     if isinstance(value, int) and not isinstance(value, bool):
-        return (value,) * n
+        return (max(value, 0),) * n
     return () if default is None else (default,) * n
 
 
@@ -234,7 +241,7 @@ def _attends(
     if arch in ("nemotron_h", "nemotron_h_moe"):
         return tuple(not recurrent[il] and n_ff[il] == 0 for il in range(n_all))
     if arch == "gemma4":  # gemma4.cpp:8-11
-        shared = info.arch_uint("attention.shared_kv_layers") or 0
+        shared = _count(info, "attention.shared_kv_layers")
         return tuple(il < n_all - shared for il in range(n_all))
     if arch in FIXED_KV_LAYERS:
         return tuple(il < FIXED_KV_LAYERS[arch] for il in range(n_all))
@@ -244,7 +251,7 @@ def _attends(
 def _indexed(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[bool, ...]:
     """Which layers keep keys of an indexer (llama-model.cpp:2360-2448)."""
     if arch == "minimax-m3":
-        lead = info.arch_uint("leading_dense_block_count") or 0
+        lead = _count(info, "leading_dense_block_count")
         return tuple(il >= lead for il in range(n_all))
     if arch == "glm-dsa":
         # Without the key all layers are full ones, but for one size of the model, whose defaults
@@ -257,17 +264,17 @@ def _indexed(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[bool
 def _conv_state(info: ModelInfo, n_embd: int, heads: tuple[int, ...]) -> int:
     """``n_embd_r``: hparams.cpp:187-214."""
     if info.arch_uint("wkv.head_size"):
-        return (info.arch_uint("token_shift_count", 2) or 0) * n_embd
+        return (_count(info, "token_shift_count", 2)) * n_embd
     if info.arch_uint("shortconv.l_cache"):
         return n_embd * ((info.arch_uint("shortconv.l_cache") or 1) - 1)
-    kernel = info.arch_uint("ssm.conv_kernel") or 0
+    kernel = _count(info, "ssm.conv_kernel")
     if info.arch_uint("kda.head_dim"):
-        inner = (heads[0] if heads else 0) * (info.arch_uint("kda.head_dim") or 0)
+        inner = (heads[0] if heads else 0) * _count(info, "kda.head_dim")
         return 3 * (kernel - 1 if kernel > 0 else 3) * inner
-    inner = info.arch_uint("ssm.inner_size") or 0
+    inner = _count(info, "ssm.inner_size")
     # Mamba 1 and Jamba do not read the group count: their hparams keep 0 groups.
-    groups = 0 if info.arch in ("mamba", "jamba") else info.arch_uint("ssm.group_count") or 0
-    state = info.arch_uint("ssm.state_size") or 0
+    groups = 0 if info.arch in ("mamba", "jamba") else _count(info, "ssm.group_count")
+    state = _count(info, "ssm.state_size")
     return max(kernel - 1, 0) * (inner + 2 * groups * state)
 
 
@@ -275,9 +282,9 @@ def _ssm_state(info: ModelInfo, arch: str, n_embd: int, heads: tuple[int, ...], 
     """``n_embd_s``: hparams.cpp:216-240."""
     n_head = heads[0] if heads else 0
     if info.arch_uint("wkv.head_size"):
-        return n_embd * (info.arch_uint("wkv.head_size") or 0)
+        return n_embd * _count(info, "wkv.head_size")
     if info.arch_uint("kda.head_dim"):
-        return (info.arch_uint("kda.head_dim") or 0) ** 2 * n_head
+        return _count(info, "kda.head_dim") ** 2 * n_head
     if arch == "minimax-01":  # minimax-01.cpp:9
         return key * key * n_head
-    return (info.arch_uint("ssm.state_size") or 0) * (info.arch_uint("ssm.inner_size") or 0)
+    return _count(info, "ssm.state_size") * _count(info, "ssm.inner_size")

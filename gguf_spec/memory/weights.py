@@ -187,7 +187,7 @@ def _by_override(
         else:
             devices = [layout.output if place == _OUTPUT else layout.layers[place]]
         for device in devices:
-            found[device] += _size(tensor, layout.storage(device))
+            found[device] += tensor_bytes(tensor, layout.storage(device))
     return found
 
 
@@ -224,7 +224,7 @@ def _tied_copy(
     patterns = _patterns(layout, placement) if placement.override_tensor else []
     if any(pattern.search(tensor.name) for pattern, _ in patterns):
         return {}, ""  # the override holds for the copy, too
-    size = _size(tensor, layout.storage(device))
+    size = tensor_bytes(tensor, layout.storage(device))
     if device != CPU:
         return {device: size}, "are the tied embeddings once more, as the output"
     if known.arch in OUTPUT_FIRST:
@@ -236,6 +236,18 @@ def _tied_copy(
             f"{hardware.cpu_repack} kernels as the output (ggml-cpu/repack.cpp:4925-5130)"
         )
     return {}, ""
+
+
+def device_of(name: str, known: Facts, layout: Layout) -> str | None:
+    """The device of the tensor ``name``, without overrides; None for one that is not loaded."""
+    place = _place(name, known)
+    if place is None:
+        return None
+    if place == _OUTPUT:
+        return layout.output
+    if place < 0 or not layout.layers:
+        return CPU
+    return layout.layers[place]
 
 
 def _place(name: str, known: Facts) -> int | None:
@@ -256,7 +268,8 @@ def _place(name: str, known: Facts) -> int | None:
     return 0  # "repeating" tensors without a number are created for layer 0
 
 
-def _size(tensor: TensorInfo, storage: Storage) -> int:
+def tensor_bytes(tensor: TensorInfo, storage: Storage) -> int:
+    """Bytes that ``tensor`` takes in a buffer of this kind."""
     return storage.size(tensor.type, tensor.shape[0] if tensor.shape else 1, tensor.n_bytes)
 
 
@@ -279,7 +292,7 @@ def _add_up(info: ModelInfo, storage: Storage) -> _Sums:
         place = _place(tensor.name, known)
         if place is None:
             continue
-        size = _size(tensor, storage)
+        size = tensor_bytes(tensor, storage)
         into = experts if place >= 0 and _EXPERTS.search(tensor.name) else rest
         into[place] += size
     return _Sums(dict(rest), dict(experts))

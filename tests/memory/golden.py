@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gguf_spec.memory import MemoryParams
-from tests.memory.described import MODELS
+from tests.memory.models import MODELS
 from tests.memory.oracle import ask, cpu_repack, version
 
 PATH = Path(__file__).with_name("golden.json")
@@ -73,7 +73,7 @@ _MTP = (
 
 def cases(name: str) -> tuple[MemoryParams, ...]:
     """The parameters that the model ``name`` is counted with."""
-    found = CASES
+    found: tuple[MemoryParams, ...] = CASES
     if name == "qwen35-mtp-only":
         return _MTP[1:]
     if name.startswith(("gemma", "gpt", "llama4", "dflash-w")):
