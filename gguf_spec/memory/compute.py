@@ -60,10 +60,10 @@ def output_items(
     width = info.arch_uint("embedding_length_out") or known.n_embd
     states = 4 * params.n_taps * known.n_embd * size.n_batch
     states += 4 * width * size.n_batch if params.nextn else 0
+    states += 4 * width * rows if params.own_states and not params.nextn else 0
     why = f"logits of {rows} rows x {known.n_vocab} tokens"
     if states:
-        n = params.n_taps + params.nextn
-        why += f", {n} hidden states of {size.n_batch} rows"
+        why += f", {states} bytes of hidden states of up to {size.n_batch} rows"
     why += " (llama-context.cpp:2116-2160)"
     return [MemoryItem(CPU, owner, "output", logits + states, "exact", why)]
 
@@ -101,7 +101,7 @@ def compute_items(
         items.append(_item(device, owner, n_bytes, why))
         items += _scratch_items(known, params, size, layout, device, owner)
     if gpus and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS:
-        copied = cpu_layer_bytes(info, layout, placement or Placement())
+        copied = cpu_layer_bytes(info, layout, placement or Placement(), computed)
         if copied:
             why = (
                 f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "

@@ -112,12 +112,15 @@ def mtp_bytes(info: ModelInfo, layout: Layout) -> dict[str, int]:
     return found
 
 
-def cpu_layer_bytes(info: ModelInfo, layout: Layout, placement: Placement) -> int:
-    """The most bytes of one layer's weights that are on the CPU, of all layers; experts that are
-    kept there by ``n_cpu_moe`` included."""
+def cpu_layer_bytes(
+    info: ModelInfo, layout: Layout, placement: Placement, layers: Iterable[int]
+) -> int:
+    """The most bytes of weights on the CPU that one of ``layers`` has, experts that ``n_cpu_moe``
+    keeps there included."""
     sums = _sums(info, layout.storage(CPU))
     most = 0
-    for layer, device in enumerate(layout.layers):
+    for layer in layers:
+        device = layout.layers[layer]
         n_bytes = sums.rest.get(layer, 0) if device == CPU else 0
         if device == CPU or layer < placement.n_cpu_moe:
             n_bytes += sums.experts.get(layer, 0)
