@@ -170,6 +170,9 @@ def _mask_bytes(known: Facts, params: MemoryParams, size: ContextSize, tokens: i
         cells += size.n_ctx_seq
     if known.window and any(known.windowed[il] for il in layers):
         cells += swa_cells(known, params, size)
+    if known.indexer and not params.mtp_context:
+        # The indexer has a mask of its own, and its scores are whole floats.
+        return (2 * width + 4) * cells * tokens
     return width * cells * tokens
 
 
@@ -211,7 +214,22 @@ def _layer_bytes(
     if work.state:
         rows = params.n_seq_max * (2.75 + (size.n_rs_seq + 1 if size.n_rs_seq else 0))
         state = 4 * (tokens * work.state + int(rows * work.state_row))
-    return attention, max(4 * tokens * work.feed_forward, state)
+    return attention, max(4 * _feed_forward_floats(known, work, params, size, tokens), state)
+
+
+#: Their MTP heads leave out rows without outputs before the feed-forward part.
+_CROPPED_HEADS = ("nemotron_h_moe", "qwen3next")
+
+
+def _feed_forward_floats(
+    known: Facts, work: _Work, params: MemoryParams, size: ContextSize, tokens: int
+) -> int:
+    """The feed-forward part; an MTP head holds less beside its experts than a layer of many."""
+    if not params.mtp_context:
+        return tokens * work.feed_forward
+    if known.arch in _CROPPED_HEADS:
+        return min(tokens, size.n_outputs_max) * work.feed_forward + 5 * tokens * known.n_embd
+    return tokens * (work.feed_forward * 7 // 8 if work.routed else work.feed_forward)
 
 
 def _output_bytes(
@@ -271,7 +289,8 @@ def _work(
     state = state_row = 0
     if known.recurrent[il] and known.ssm_state:
         state_row = known.conv_state + known.ssm_state
-        state = _state_work(shapes, e)
+        rwkv = any(name.startswith("time_mix_lerp") for name in shapes)
+        state = 19 * e if rwkv else _state_work(shapes, e)
     return _Work(
         flash=flash,
         plain=plain,
@@ -306,7 +325,8 @@ def _feed_forward(shapes: dict[str, tuple[int, ...]], e: int, used: int) -> int:
         widest = 3 * down + 4 * e if "ffn_gate" in shapes or up > down else 2 * up + 3 * e
     experts = shapes.get("ffn_down_exps")
     if experts is not None:
-        widest = max(widest, 2 * used * (e + experts[0]))
+        gated = "ffn_gate_exps" in shapes or "ffn_gate_up_exps" in shapes
+        widest = max(widest, (2 if gated else 1) * used * (e + experts[0]))
     shared = _columns(shapes, "ffn_up_shexp")
     if shared:
         widest = max(widest, 3 * shared + 5 * e)

@@ -255,10 +255,10 @@ def _indexed(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[bool
         lead = count_of(info, "leading_dense_block_count")
         return tuple(il >= lead for il in range(n_all))
     if arch == "glm-dsa":
-        # Without the key all layers are full ones, but for one size of the model, whose defaults
-        # are a table in the code (glm-dsa.cpp:59-66); counting all errs to the safe side there.
-        types = per_layer(info, "attention.indexer.types", n_all, 1)
-        return tuple(il < n_layer and bool(types[il]) for il in range(n_all))
+        types = per_layer(info, "attention.indexer.types", n_all, None)
+        if not types and count_of(info, "context_length") >= 1 << 20:  # glm-dsa.cpp:6-27, 59-66
+            types = tuple(int(il < 2 or (il - 2) % 4 == 0) for il in range(n_all))
+        return tuple(il < n_layer and (not types or bool(types[il])) for il in range(n_all))
     return tuple(il < n_layer for il in range(n_all))
 
 

@@ -73,6 +73,20 @@ class Layout:
         return self.backends[device] != CPU
 
 
+def cpu_repack(system_info: str) -> str:
+    """Which set of types the CPU backend repacks, told from ``llama_print_system_info``; empty if
+    it repacks none (ggml-cpu/repack.cpp:4974-5130)."""
+    has = {part.split(" = ")[0].split(" : ")[-1] for part in system_info.split(" | ")
+           if part.rstrip().endswith("= 1")}  # fmt: skip
+    if "REPACK" not in has:
+        return ""
+    if "AVX512" in has:
+        return "avx512"
+    if "AVX2" in has:
+        return "avx2"
+    return "neon" if "NEON" in has and has & {"DOTPROD", "MATMUL_INT8"} else ""
+
+
 def used_devices(placement: Placement, hardware: Hardware) -> list[Device]:
     """The devices that layers may go to.
 

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from typing import Any
 
+from gguf_spec.memory import cpu_repack
+
 # llama_memory_breakdown is a std::map by value; libstdc++'s header of it has 48 bytes.
 _MAP_WORDS = 6
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
@@ -49,15 +51,11 @@ def version() -> str:
     return str(llama_cpp.__version__)
 
 
-def cpu_repack() -> str:
-    """Which set of types the CPU backend of this machine repacks: "avx512", "avx2", "neon", ""."""
+def repack_set() -> str:
+    """Which set of types the CPU backend of this machine repacks."""
     import llama_cpp
 
-    text = llama_cpp.llama_print_system_info().decode()
-    for name in ("AVX512", "AVX2", "NEON"):
-        if f"{name} = 1" in text:
-            return name.lower()
-    return ""
+    return cpu_repack(llama_cpp.llama_print_system_info().decode())
 
 
 class _Map(ctypes.Structure):

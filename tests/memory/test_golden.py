@@ -10,7 +10,7 @@ import pytest
 from gguf_spec.memory import Hardware, MemoryItem, MemoryParams, Placement, target_items
 from tests.memory import golden
 from tests.memory.models import MODELS
-from tests.memory.oracle import cpu_repack, version
+from tests.memory.oracle import repack_set, version
 from tests.memory.sums import MIB, described, summed
 
 GOLDEN = golden.load()
@@ -84,7 +84,7 @@ def test_libllama_still_counts_the_same(name: str, tmp_path: Path) -> None:
     wanted = tuple(MemoryParams(**row["params"]) for row in rows)
     answers = golden.count(name, wanted, tmp_path)
     for row, params, answer in zip(rows, wanted, answers, strict=True):
-        compare(row | answer, ours(name, params, cpu_repack()))
+        compare(row | answer, ours(name, params, repack_set()))
         if version() == GOLDEN["llama_cpp_python"]:
             assert answer["context"] == row["context"]
             assert answer["compute"] == row["compute"]
