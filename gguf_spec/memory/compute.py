@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gguf_spec.header import ModelInfo
 from gguf_spec.memory.cache import (
@@ -23,7 +23,7 @@ from gguf_spec.memory.cache import (
 )
 from gguf_spec.memory.facts import Facts, count_of, facts, per_layer, remembered
 from gguf_spec.memory.layout import Layout
-from gguf_spec.memory.types import CPU, MemoryItem, MemoryParams, Placement
+from gguf_spec.memory.types import CPU, LOWER_BOUND, MemoryItem, MemoryParams, Placement
 from gguf_spec.memory.weights import cpu_layer_bytes
 
 _PIPELINE_COPIES = 4  # GGML_SCHED_MAX_COPIES
@@ -83,7 +83,8 @@ def compute_items(
     computed = _computed_layers(known, params)
     inputs = input_bytes(known, params, size)
     copies = _PIPELINE_COPIES if _is_pipeline(layout, gpus, params, placement) else 1
-    on_cpu = [il for il in computed if layout.layers[il] == CPU]
+    n_cpu_moe = placement.n_cpu_moe if placement is not None else 0
+    on_cpu = [il for il in computed if layout.layers[il] == CPU or il < n_cpu_moe]
     items = []
     if on_cpu or layout.output == CPU:
         n_bytes = graph_bytes(info, params, size, on_cpu, output=layout.output == CPU)
@@ -108,11 +109,16 @@ def compute_items(
                 "and more (op_offload)"
             )
             items.append(_item(gpus[0], owner, copied, why))
-    return items
+    return items if known.known else [_lower_bound(item, known) for item in items]
 
 
 def _item(device: str, owner: str, n_bytes: int, why: str) -> MemoryItem:
     return MemoryItem(device, owner, "compute", n_bytes, "formula", why)
+
+
+def _lower_bound(item: MemoryItem, known: Facts) -> MemoryItem:
+    why = f"{LOWER_BOUND}{known.label} is not fully known; {item.why}"
+    return replace(item, source="assumed", why=why)
 
 
 def _graph_why(size: ContextSize) -> str:

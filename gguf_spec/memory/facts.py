@@ -67,6 +67,11 @@ class Facts:
     rollback: bool
     cached: bool
 
+    @property
+    def label(self) -> str:
+        """What messages call the architecture."""
+        return self.arch or "a model without an architecture"
+
     def k_width(self, layer: int) -> int:
         """Elements of a key in the cache of ``layer``: hparams.cpp:140-144."""
         length = self.key_length_swa if self.windowed[layer] else self.key_length
@@ -146,7 +151,7 @@ def _read(info: ModelInfo) -> Facts:
         windowed=windowed,
         recurrent=recurrent,
         attends=_attends(info, arch, n_all, recurrent, n_ff),
-        mla=mla,
+        mla=mla or arch == "deepseek4",  # keys only (kv-cache-dsv4.cpp:1241-1330)
         indexer=indexer if arch in ("deepseek32", "glm-dsa", "minimax-m3") else 0,
         indexed=_indexed(info, arch, n_layer, n_all),
         conv_state=_conv_state(info, n_embd, heads),

@@ -111,7 +111,7 @@ def test_repacking_holds_tied_embeddings_twice(name: str, repack: str, twice: bo
         ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | AVX512 = 1 | REPACK = 1 | ", "avx512"),
         ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | AVX512 = 0 | REPACK = 1 | ", "avx2"),
         (
-            "Metal : EMBED_LIBRARY = 1 | CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | REPACK = 1 | ",
+            "Metal : X = 1 | CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | REPACK = 1 | ",
             "neon",
         ),
         ("CPU : NEON = 1 | ARM_FMA = 1 | REPACK = 1 | ", ""),
