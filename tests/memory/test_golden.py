@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from gguf_spec.header import read_model
 from gguf_spec.memory import Hardware, MemoryItem, MemoryParams, Placement, target_items
 from tests.memory import golden
 from tests.memory.models import MODELS
-from tests.memory.oracle import repack_set, version
+from tests.memory.oracle import ask, repack_set, version
 from tests.memory.sums import MIB, described, summed
 
 GOLDEN = golden.load()
@@ -88,3 +89,14 @@ def test_libllama_still_counts_the_same(name: str, tmp_path: Path) -> None:
         if version() == GOLDEN["llama_cpp_python"]:
             assert answer["context"] == row["context"]
             assert answer["compute"] == row["compute"]
+
+
+@pytest.mark.parametrize("name", ["tiny-target", "tiny-draft", "tiny-mtp"])
+def test_files_with_real_weights_are_counted_the_same(name: str) -> None:
+    path = Path(__file__).parents[1] / "models" / f"{name}.gguf"
+    wanted = (MemoryParams(2048), MemoryParams(1024, n_seq_max=2, n_outputs_max=2, type_k="q8_0"))
+    answers = ask({"model": str(path), "params": [golden.llama_params(p) for p in wanted]})
+    for params, answer in zip(wanted, answers, strict=True):
+        row = {kind: sum(sizes.values()) for kind, sizes in answer.items()}
+        hardware = Hardware((), repack_set())
+        compare(row, counted(target_items(read_model(path), params, Placement(), hardware)))
