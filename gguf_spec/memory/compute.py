@@ -101,19 +101,38 @@ def compute_items(
             why += f"; {copies} copies of its inputs for pipeline parallelism (428-457)"
         items.append(_item(device, owner, n_bytes, why))
         items += _scratch_items(known, params, size, layout, device, owner)
-    if gpus and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS:
-        copied = cpu_layer_bytes(info, layout, placement or Placement(), computed)
-        if copied:
-            why = (
-                f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "
-                "and more (op_offload)"
-            )
-            items.append(_item(gpus[0], owner, copied, why))
+    items += _offload_items(info, params, size, layout, placement or Placement(), owner)
     return items if known.known else [_lower_bound(item, known) for item in items]
 
 
 def _item(device: str, owner: str, n_bytes: int, why: str) -> MemoryItem:
     return MemoryItem(device, owner, "compute", n_bytes, "formula", why)
+
+
+def _offload_items(
+    info: ModelInfo,
+    params: MemoryParams,
+    size: ContextSize,
+    layout: Layout,
+    placement: Placement,
+    owner: str,
+) -> list[MemoryItem]:
+    """Large batches of layers on the CPU are computed on the first device, with copies of their
+    weights (op_offload, ggml-backend.cpp:970); repacked weights stay, so this may be too much."""
+    if not (layout.devices and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS):
+        return []
+    computed = _computed_layers(facts(info), params)
+    copied = cpu_layer_bytes(info, layout, placement, computed)
+    if not copied:
+        return []
+    first = layout.devices[0]
+    if first not in layout.layers:  # elsewhere the graph is counted already
+        copied += graph_bytes(info, params, size, computed, output=False)
+    why = (
+        f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "
+        "and more (op_offload)"
+    )
+    return [_item(first, owner, copied, why)]
 
 
 def _lower_bound(item: MemoryItem, known: Facts) -> MemoryItem:

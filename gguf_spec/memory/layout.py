@@ -60,17 +60,19 @@ def storage(backend: str) -> Storage:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``layers`` has the device of each layer, MTP layers included; ``output`` of the output."""
+    """``layers`` has the device of each layer, MTP layers included; ``output`` of the output.
+
+    ``devices`` are those in use besides the CPU, with or without layers: libllama opens a backend
+    on each of them (llama-context.cpp:333-342), and computes large batches there (op_offload).
+    """
 
     layers: tuple[str, ...]
     output: str
+    devices: tuple[str, ...]
     backends: dict[str, str]
 
     def storage(self, device: str) -> Storage:
         return storage(self.backends[device])
-
-    def is_gpu(self, device: str) -> bool:
-        return self.backends[device] != CPU
 
 
 def cpu_repack(system_info: str) -> str:
@@ -129,6 +131,7 @@ def layout(n_layer_all: int, placement: Placement, hardware: Hardware) -> Layout
     return Layout(
         layers=tuple(device_of(layer) for layer in range(n_layer_all)),
         output=device_of(n_layer_all),
+        devices=tuple(device.name for device in devices),
         backends=backends,
     )
 

@@ -5,6 +5,7 @@
 A job is one JSON object; the answer is a JSON list with one entry for each set of parameters:
 {"weights", "context", "compute"} as {buffer type: bytes}, or {"error": text}. Nothing is loaded and
 nothing is allocated for weights or keys and values (``no_alloc``), so a sparse file will do.
+It reads a map as libstdc++ lays it out: on Linux only.
 """
 
 from __future__ import annotations

@@ -224,7 +224,12 @@ def test_devices_in_use_have_an_overhead() -> None:
     items = bill("llama-8b", PARAMS, ALL, TWO_GPUS)
     for device in ("GPU0", "GPU1"):
         assert summed(items, "overhead", device) == (600 + 256) << 20
-    assert summed(bill("llama-8b", PARAMS, NONE, TWO_GPUS), "overhead", "GPU0") == 0
+    # libllama opens the devices also when no layer goes there, unless there are none to use.
+    idle = bill("llama-8b", PARAMS, NONE, TWO_GPUS)
+    assert summed(idle, "overhead", "GPU1") == (600 + 256) << 20
+    assert summed(idle, "compute", "GPU0") > summed(idle, "compute", "GPU1") == 0
+    alone = bill("llama-8b", PARAMS, Placement(n_gpu_layers=0, devices=()), TWO_GPUS)
+    assert {item.device for item in alone} == {"CPU"}
 
 
 def test_adapters_lie_beside_what_they_change() -> None:
