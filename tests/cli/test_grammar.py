@@ -46,7 +46,7 @@ def test_fifty_answers_are_valid_json_with_a_drafter_of_illegal_text(
         record = cli(
             *("run", TARGET, "-t", "1", *PROMPT, "--temp", "1.2", "--seed", str(seed)),
             *("--json-schema", schema, "--spec-type", "ngram-simple", "--predict-file", illegal),
-            *("--set", "spec.ngram-simple.size_n=1", "--json"),
+            *("--set", "spec.ngram-simple.size_n=1", "--json", "--fixed"),
         ).json
         person = json.loads(record["text"])
         assert record["finish_reason"] == "stop"
