@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from gguf_spec.context import ModelContext, NoSlotError, Run
 from gguf_spec.control import Controller, Round
+from gguf_spec.draft_sampling import DraftSampling
 from gguf_spec.drafters.base import Draft, Drafter, reusable
 from gguf_spec.errors import PromptError, RunError
 from gguf_spec.history import History
@@ -81,7 +82,12 @@ class SequenceState:
     """One stream of tokens with its drafters. Made by ``Engine.open``."""
 
     def __init__(
-        self, seq: int, target: ModelContext, drafters: Sequence[Drafter], controller: Controller
+        self,
+        seq: int,
+        target: ModelContext,
+        drafters: Sequence[Drafter],
+        controller: Controller,
+        draft_sampling: DraftSampling,
     ) -> None:
         self.seq = seq
         self.history = History()
@@ -91,9 +97,10 @@ class SequenceState:
         self.finish_reason: FinishReason | None = "stop"
         self.drafters = tuple(drafters)
         self.controller = controller
+        self.draft_sampling = draft_sampling
         self._target = target
         self._request = Request((), Sampler(SamplingParams()))
-        self._sampler = self._draft_sampler = self._request.sampler
+        self._sampler = self._request.sampler
         self._n_prompt = 0
         self._draft = _NO_DRAFT
         self._drafter: int | None = None
@@ -132,7 +139,7 @@ class SequenceState:
         self.history.extend(prompt[keep:])
         self._request = request
         self._sampler = request.sampler.fresh()
-        self._draft_sampler = request.sampler.for_drafter()
+        self.draft_sampling.start(request.sampler)
         self._n_prompt = len(prompt)
         self.finish_reason = None
         for drafter in self.drafters:
@@ -166,7 +173,7 @@ class SequenceState:
 
     def drop_draft(self) -> Run:
         """The rows of the last ``propose`` without the draft."""
-        self._draft, self._drafter = _NO_DRAFT, None
+        self._draft, self._drafter = Draft((), "", self._draft.drawn), None
         start = len(self.history) - 1
         return Run(self.seq, start, self.history[start:], 1)
 
@@ -183,10 +190,10 @@ class SequenceState:
             return Step(self.seq, prefilled=self.n_cached)
         position = len(history)
         first = position == self._n_prompt
-        draft = () if first else self._draft.tokens
+        draft, drawn = ((), ()) if first else (self._draft.tokens, self._draft.drawn)
         n_drafted = len(draft)
         row = run.row + len(run.tokens) - 1 - n_drafted
-        n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
+        n_accepted, last = judge(draft, self._sampler, history, target.logits, row, drawn)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
         self.n_cached = position + n_accepted
         history.extend(tokens)
@@ -197,6 +204,7 @@ class SequenceState:
         if not first:
             source = self._draft.source if n_drafted else None
             self.progress.spec.observe_step(source, n_drafted, n_accepted)
+            self.draft_sampling.record(self._drafter, n_drafted, n_accepted)
             self.controller.record(
                 Round(self._drafter, n_drafted, n_accepted, self._draft_seconds, decode_seconds)
             )
@@ -231,10 +239,14 @@ class SequenceState:
         draft = _NO_DRAFT
         for choice in self.controller.choose(limit):
             n_max = min(choice.n_max, limit)
-            offer = self.drafters[choice.drafter].draft(n_max, self._draft_sampler)
+            sampler = self.draft_sampling.sampler(choice.drafter)
+            offer = self.drafters[choice.drafter].draft(n_max, sampler)
             tokens = self._legal(offer.tokens[:n_max])
-            if tokens and len(tokens) >= choice.n_min:
-                draft, self._drafter = Draft(tokens, offer.source), choice.drafter
+            drawn = offer.drawn if self.draft_sampling.rule == "residual" else ()
+            tokens = tokens if len(tokens) >= choice.n_min else ()
+            if tokens or drawn:  # what was drawn is tested even if none of it is decoded
+                draft = Draft(tokens, offer.source, drawn)
+                self._drafter = choice.drafter if tokens else None
                 break
         self._draft_seconds = perf_counter() - begun
         self.progress.draft_seconds += self._draft_seconds
@@ -245,8 +257,7 @@ class SequenceState:
 
         An end token is left to the target: nothing is ever decoded after one.
         """
-        target = self._target
-        n_vocab, is_end = target.n_vocab, target.is_end
+        n_vocab, is_end = self._target.n_vocab, self._target.is_end
         for i, token in enumerate(tokens):
             if not 0 <= token < n_vocab or (is_end(token) and not self._request.ignore_end):
                 return tokens[:i]
@@ -276,8 +287,13 @@ class Engine:
         self.target = target
         self.sequences: list[SequenceState] = []
 
-    def open(self, drafters: Sequence[Drafter], controller: Controller) -> SequenceState:
-        """A new sequence.
+    def open(
+        self,
+        drafters: Sequence[Drafter],
+        controller: Controller,
+        sampling: DraftSampling | None = None,
+    ) -> SequenceState:
+        """A new sequence; unless told otherwise, drafts are coupled and matched.
 
         Raises:
             RunError: the context has no sequence left.
@@ -286,7 +302,8 @@ class Engine:
         if seq >= self.target.n_seq_max:
             raise RunError(f"the context holds {self.target.n_seq_max} sequences, all are in use")
         self.target.clear(seq)
-        sequence = SequenceState(seq, self.target, drafters, controller)
+        sampling = sampling or DraftSampling()
+        sequence = SequenceState(seq, self.target, drafters, controller, sampling)
         self.sequences.append(sequence)
         return sequence
 

@@ -156,11 +156,11 @@ class Generation:
 
     def _spec_report(self) -> dict[str, Any]:
         spec = self._sequence.progress.spec
-        total = spec.total
+        total, sampling = spec.total, self._sequence.draft_sampling
         return {
             "types": list(self._session.spec_types),
-            "verify": "match",
-            "exactness": "seed-exact",
+            "verify": sampling.rule,
+            "exactness": sampling.exactness,
             "steps": spec.steps,
             **_counts(total),
             "acceptance_rate": total.acceptance_rate,

@@ -12,6 +12,7 @@ from typing import Any
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import FixedPolicy
+from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
@@ -157,7 +158,17 @@ class Session:
         drafters = self._drafters(types, progress)
         self.engine = Engine(self.context)
         policy = FixedPolicy(setup.ceilings, setup.floors)
-        self.sequence: SequenceState = self.engine.open(drafters, policy)
+        self.sequence: SequenceState = self.engine.open(drafters, policy, self._sampling(types))
+
+    def _sampling(self, types: Sequence[str]) -> DraftSampling:
+        """How drafts are drawn and verified: n-gram drafts leave nothing to choose."""
+        spec = self.setup.profile.spec
+        if all(kind in NGRAM_TYPES for kind in types):
+            return DraftSampling()
+        warning = sampling_warning(spec.verify, spec.draft_sampling)
+        if warning is not None:
+            self.warnings.append(warning)
+        return DraftSampling(spec.verify, spec.draft_sampling)
 
     def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
         """The drafters in order. The first n-gram drafter alone has the pool: after a wrong

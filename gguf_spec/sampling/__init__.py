@@ -13,7 +13,8 @@ mirostat: logit bias, temperature, mirostat.
 | module | what it does |
 |---|---|
 | ``params`` | the settings |
-| ``noise`` | Gumbel noise from (seed, position, token) |
+| ``noise`` | Gumbel noise from (seed, position, token), in streams for several purposes |
+| ``distribution`` | candidates with their probabilities |
 | ``maxima`` | the largest of 262,144 logits in a fraction of a pass |
 | ``adjust`` | bias, penalties and DRY: logits of some tokens change |
 | ``filters`` | top-k, top-p, min-p, XTC, dynamic temperature: some tokens remain |
@@ -22,9 +23,20 @@ mirostat: logit bias, temperature, mirostat.
 """
 
 from gguf_spec.sampling.adjust import DRY_BREAKERS
+from gguf_spec.sampling.distribution import Distribution, Drawn
 from gguf_spec.sampling.filters import candidates, probability
 from gguf_spec.sampling.maxima import Row
 from gguf_spec.sampling.params import SamplingParams
-from gguf_spec.sampling.sampler import Sampler
+from gguf_spec.sampling.sampler import DraftWay, Sampler
 
-__all__ = ["DRY_BREAKERS", "Row", "Sampler", "SamplingParams", "candidates", "probability"]
+__all__ = [
+    "DRY_BREAKERS",
+    "Distribution",
+    "DraftWay",
+    "Drawn",
+    "Row",
+    "Sampler",
+    "SamplingParams",
+    "candidates",
+    "probability",
+]
