@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, NamedTuple
 
-from gguf_spec.context import ModelContext, NoSlotError, Run
+from gguf_spec.context import ModelContext, NoSlotError, Run, check_prompt
 from gguf_spec.control import Controller, Round
 from gguf_spec.draft_sampling import DraftSampling
 from gguf_spec.drafters.base import Draft, Drafter, reusable
-from gguf_spec.errors import PromptError, RunError
+from gguf_spec.errors import RunError
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.sampling import Drawn, Sampler, SamplingParams
 from gguf_spec.stats import SpecStats, Timings
-from gguf_spec.verify import judge
+from gguf_spec.verify import judge, untested
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -103,6 +103,7 @@ class SequenceState:
         self._sampler = self._request.sampler
         self._n_prompt = 0
         self._draft = _NO_DRAFT
+        self._untested: Sequence[Drawn] = ()
         self._drafter: int | None = None
         self._draft_seconds = 0.0
         self.consistent = True
@@ -140,6 +141,7 @@ class SequenceState:
         self._request = request
         self._sampler = request.sampler.fresh()
         self.draft_sampling.start(request.sampler)
+        self._untested = ()
         self._n_prompt = len(prompt)
         self.finish_reason = None
         for drafter in self.drafters:
@@ -173,7 +175,7 @@ class SequenceState:
 
     def drop_draft(self) -> Run:
         """The rows of the last ``propose`` without the draft."""
-        self._draft, self._drafter = Draft((), "", self._draft.drawn), None
+        self._draft, self._drafter = Draft((), self._draft.source, self._draft.drawn), None
         start = len(self.history) - 1
         return Run(self.seq, start, self.history[start:], 1)
 
@@ -194,6 +196,7 @@ class SequenceState:
         n_drafted = len(draft)
         row = run.row + len(run.tokens) - 1 - n_drafted
         n_accepted, last = judge(draft, self._sampler, history, target.logits, row, drawn)
+        self._untested = untested(drawn[n_accepted:], last)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
         self.n_cached = position + n_accepted
         history.extend(tokens)
@@ -233,6 +236,9 @@ class SequenceState:
         if self._request.max_tokens is not None:
             # A step emits one token more than it accepts.
             limit = min(limit, self._request.max_tokens - self.n_completion - 1)
+        if self._untested:
+            legal = self._legal([token for token, _ in self._untested[: max(limit, 0)]])
+            return Draft(legal, self._draft.source, self._untested)
         if limit <= 0:
             return _NO_DRAFT
         begun = perf_counter()
@@ -243,8 +249,7 @@ class SequenceState:
             offer = self.drafters[choice.drafter].draft(n_max, sampler)
             tokens = self._legal(offer.tokens[:n_max])
             drawn = offer.drawn if self.draft_sampling.rule == "residual" else ()
-            tokens = tokens if len(tokens) >= choice.n_min else ()
-            if tokens or drawn:  # what was drawn is tested even if none of it is decoded
+            if drawn or (tokens and len(tokens) >= choice.n_min):
                 draft = Draft(tokens, offer.source, drawn)
                 self._drafter = choice.drafter if tokens else None
                 break
@@ -404,17 +409,3 @@ class Engine:
             replays.append(Run(sequence.seq, run.start, kept, 0))
         if replays:
             self.target.decode(replays)
-
-
-def check_prompt(prompt: Sequence[int], target: ModelContext) -> None:
-    """Raise a PromptError unless ``prompt`` can be prefilled and followed by a token."""
-    if not prompt:
-        raise PromptError("the prompt is empty", hint="give at least one token of text")
-    if len(prompt) > target.n_ctx:
-        raise PromptError(
-            f"the prompt has {len(prompt)} tokens, the context holds {target.n_ctx}",
-            hint="raise -c/--ctx-size, or shorten the prompt",
-        )
-    for token in prompt:
-        if not 0 <= token < target.n_vocab:
-            raise PromptError(f"token id {token} is outside the vocabulary of {target.n_vocab}")

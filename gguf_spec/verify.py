@@ -54,9 +54,9 @@ def accept_or_replace(
     where nothing was drawn. The emitted tokens are distributed as in plain decoding, see
     ``residual``; but they are others than with the same seed.
 
-    A token that was drawn is tested even if it was not decoded, as an end token or one too many:
-    if it stands, it is the next token. To draw another one in its place would leave those that are
-    decoded with too much of the probability.
+    A token that was drawn is tested even if it was not decoded, as an end token is not: if it
+    stands, it is the next token. To draw another in its place would change the probabilities, for
+    then a test that is or is not made depends on what was drawn. See ``untested``.
     """
     for i in range(n_decoded + 1):
         if i == len(drawn):
@@ -67,6 +67,15 @@ def accept_or_replace(
         if not stands(token, target_probs, draft_probs, uniform(i)):
             return Verdict(i, replace(i, residual(target_probs, draft_probs)), "recovered")
     return Verdict(n_decoded, drawn[n_decoded].token, "bonus")
+
+
+def untested(drawn: Sequence[Drawn], next_token: int) -> Sequence[Drawn]:
+    """What has to be tested in the next round, of ``drawn`` tokens from the rejected one on.
+
+    There is something if ``next_token`` is the first of them: it stands, and those after it were
+    not looked at because the cache had no room for them.
+    """
+    return drawn[1:] if drawn and drawn[0].token == next_token else ()
 
 
 def judge(

@@ -52,7 +52,7 @@ def toy(draws: int, missed: list[str]) -> None:
     """Texts of both rules against their probabilities."""
     print(f"chi-square p of {draws} texts, drafts of 1 to 5 tokens")
     for pair in PAIRS:
-        for rule, way in (("residual", "own"), ("match", "coupled")):
+        for rule, way in (("residual", "own"), ("match", "greedy")):
             texts = range(draws)
             values = [
                 p_value(draw(pair, way, n, texts, seed=n), expected(pair)) for n in range(1, 6)
