@@ -35,9 +35,11 @@ def residual(target: Distribution, draft: Distribution) -> Distribution:
     no difference at all, it is ``target``.
     """
     ids, drafted = target.ids, draft.ids
-    at = np.minimum(drafted.searchsorted(ids), len(drafted) - 1)
-    taken = np.where(drafted[at] == ids, draft.probs[at], 0.0)
-    difference = target.probs - taken
+    if len(ids) == len(drafted) and (ids == drafted).all():
+        difference = target.probs - draft.probs
+    else:
+        at = np.minimum(drafted.searchsorted(ids), len(drafted) - 1)
+        difference = target.probs - np.where(drafted[at] == ids, draft.probs[at], 0.0)
     left = difference > 0.0
     total = float(difference[left].sum())
     if not total > 0.0:

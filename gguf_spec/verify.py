@@ -109,7 +109,7 @@ def judge(
         return sampler.distribution(logits(row + i), position + i, previous(i))
 
     def replace(i: int, probs: Distribution) -> int:
-        return probs.drawn(sampler.noise(position + i, probs.ids, RESIDUAL))
+        return probs.drawn(sampler.uniform(position + i, RESIDUAL))
 
     if drawn:
         verdict = accept_or_replace(

@@ -3,6 +3,8 @@ tokens. ``scripts/check_sampling.py toy`` draws 50,000 texts for each case."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from gguf_spec import residual as rules
 from gguf_spec import verify
 from gguf_spec.residual import residual, stands
 from gguf_spec.sampling import Distribution, DraftWay, Drawn, Row, Sampler, SamplingParams
-from gguf_spec.sampling.noise import ACCEPT, RESIDUAL, XTC, draft_stream
+from gguf_spec.sampling.noise import ACCEPT, RESIDUAL, XTC, draft_counter
 from gguf_spec.verify import Verdict, accept_or_replace
 from tests.distributions import OFF, PAIRS, Pair, chi_square_tail, draw, expected, p_value
 
@@ -201,37 +203,53 @@ def test_the_chi_square_tail_is_that_of_the_tables() -> None:
 # The noise
 
 
-def test_streams_are_independent_of_each_other() -> None:
-    """At a position, at the position beside it, and the streams of a draft's tokens."""
-    n = 20_000
-    sampler, ids = Sampler(SamplingParams(seed=5)), np.arange(n)
-    streams = [0, RESIDUAL, *(draft_stream(i) for i in (0, 1, 2, 64))]
-    noises = [sampler.noise(position, ids, s) for s in streams for position in (40, 41)]
-    for i, one in enumerate(noises):
-        for other in noises[:i]:
-            # The correlation of independent values has the standard deviation 1 / sqrt(n); 4.5,
-            # because there are 66 pairs.
-            assert abs(np.corrcoef(one, other)[0, 1]) < 4.5 / n**0.5
-    uniforms = np.array([[sampler.uniform(p, s) for s in (ACCEPT, XTC)] for p in range(n)])
-    assert abs(np.corrcoef(uniforms.T)[0, 1]) < 4.0 / n**0.5
-    assert abs(np.corrcoef(uniforms[1:, 0], uniforms[:-1, 0])[0, 1]) < 4.0 / n**0.5
-    assert np.abs(np.sort(uniforms[:, 0]) - np.arange(n) / n).max() * n**0.5 < 1.95
+COUNTERS = (XTC, ACCEPT, RESIDUAL, *(draft_counter(i) for i in (0, 1, 2, 64)))
 
 
-def test_50000_draws_of_any_stream_come_as_often_as_the_softmax_says() -> None:
-    """And pairs of neighbouring positions as often as independent ones: one table of both."""
+def test_decisions_are_independent_of_each_other_and_of_the_text() -> None:
+    """At a position, and at the position beside it."""
+    n = 8000
+    sampler, token = Sampler(SamplingParams(seed=5)), np.array([7])
+    rows = [
+        [float(sampler.noise(p, token)[0]), *(sampler.uniform(p, c) for c in COUNTERS)]
+        for p in range(n + 1)
+    ]
+    here, beside = np.array(rows[:-1]).T, np.array(rows[1:]).T
+    correlations = np.corrcoef([*here, *beside])
+    np.fill_diagonal(correlations, 0.0)
+    # The correlation of independent values has the standard deviation 1 / sqrt(n); 4.5, because
+    # there are 120 pairs.
+    assert np.abs(correlations).max() < 4.5 / n**0.5
+    for uniforms in here[1:]:
+        # Kolmogorov-Smirnov: 2.3 has a probability of 5e-5.
+        assert np.abs(np.sort(uniforms) - np.arange(n) / n).max() * n**0.5 < 2.3
+
+
+@pytest.mark.parametrize("counter", [None, RESIDUAL, draft_counter(1)])
+def test_50000_draws_come_as_often_as_the_softmax_says(counter: int | None) -> None:
+    """With the noise of the text, and with that of other decisions. Pairs of draws at neighbouring
+    positions come as often as independent ones do."""
     row: Row = np.array([1.0, 0.0, -0.5, 2.0, -3.0, 0.7], np.float32)
-    probs = np.exp(row.astype(np.float64))
-    probs /= probs.sum()
-    target = Distribution(np.arange(6), probs)
-    for stream in (RESIDUAL, draft_stream(1)):
-        sampler = Sampler(SamplingParams(seed=8))
-        tokens = [target.drawn(sampler.noise(i, target.ids, stream)) for i in range(50_000)]
-        single = np.bincount(tokens, minlength=6)
-        assert p_value(single, probs) > LEAST_P
-        pairs = np.zeros((6, 6), np.int64)
-        np.add.at(pairs, (tokens[:-1:2], tokens[1::2]), 1)
-        assert p_value(pairs, np.outer(probs, probs)) > LEAST_P
+    sampler = Sampler(replace(OFF, seed=8))
+    target = sampler.distribution(row)
+    draws = range(50_000)
+    if counter is None:
+        scores = np.log(target.probs)
+        tokens = [int((scores + sampler.noise(i, target.ids)).argmax()) for i in draws]
+    else:
+        tokens = [target.drawn(sampler.uniform(i, counter)) for i in draws]
+    assert p_value(np.bincount(tokens, minlength=6), target.probs) > LEAST_P
+    pairs = np.zeros((6, 6), np.int64)
+    np.add.at(pairs, (tokens[:-1:2], tokens[1::2]), 1)
+    assert p_value(pairs, np.outer(target.probs, target.probs)) > LEAST_P
+
+
+def test_every_number_draws_a_token() -> None:
+    target = made(0.0, 0.25, 0.0, 0.75)
+    numbers = (2.0**-53, 0.2499, 0.25, 0.2501, 1.0 - 2.0**-53)
+    assert [target.drawn(u) for u in numbers] == [1, 1, 3, 3, 3]
+    short = Distribution(np.array([4, 9]), np.array([0.5, 0.5 - 1e-12]))
+    assert short.drawn(1.0 - 2.0**-53) == 9
 
 
 def test_own_draws_come_from_the_filtered_distribution_that_they_name() -> None:
@@ -264,13 +282,9 @@ def test_p_min_looks_at_the_likeliest_where_a_draw_must_not_decide() -> None:
 
 def test_ways_of_drafting() -> None:
     row: Row = np.array([1.0, 0.0, -0.5, 2.0, -3.0, 0.7], np.float32)
-    params = SamplingParams(**{**_fields(OFF), "xtc_probability": 1.0, "dynatemp_range": 0.5})
+    params = replace(OFF, xtc_probability=1.0, dynatemp_range=0.5)
     sampler = Sampler(params)
     greedy = [sampler.for_drafter("greedy").propose(row, i, (), 0, 0.0) for i in range(40)]
     assert greedy == [Drawn(3, None)] * 40
     coupled = [sampler.for_drafter("coupled").propose(row, i, (), 0, 0.0) for i in range(40)]
     assert coupled == [Drawn(sampler.sample(row, i), None) for i in range(40)]
-
-
-def _fields(params: SamplingParams) -> dict[str, object]:
-    return {name: getattr(params, name) for name in SamplingParams.__dataclass_fields__}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from gguf_spec.sampling.noise import Ids, Scores
 
 
@@ -25,9 +23,10 @@ class Distribution(NamedTuple):
         at = int(ids.searchsorted(token))
         return float(self.probs[at]) if at < len(ids) and ids[at] == token else 0.0
 
-    def drawn(self, noise: Scores) -> int:
-        """The token that Gumbel ``noise``, one number for each of ``ids``, draws."""
-        return int(self.ids[int((np.log(self.probs) + noise).argmax())])
+    def drawn(self, uniform: float) -> int:
+        """The token that a number in (0, 1) draws."""
+        at = int(self.probs.cumsum().searchsorted(uniform, side="right"))
+        return int(self.ids[min(at, len(self.ids) - 1)])  # the sum may be a little less than 1
 
 
 class Drawn(NamedTuple):

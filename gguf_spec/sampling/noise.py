@@ -19,17 +19,17 @@ _MIX_2 = 0x94D049BB133111EB
 _U_GOLDEN, _U_MIX_1, _U_MIX_2 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
 _U_12, _U_27, _U_30, _U_31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
 
-# Token ids have 31 bits. The counters above them are other streams of noise at the same position,
-# independent of the one that draws the text. A stream is used for one purpose, and at a position
-# for one decision: XTC; whether a drawn draft stands; what replaces one that does not.
+# Token ids have 31 bits; the counters above them serve decisions that are not about a token: XTC,
+# whether a drawn draft stands, and what replaces it if not. They are independent of each other and
+# of the noise that draws the text, and at a position each serves once.
 XTC = 1 << 32
 ACCEPT = 2 << 32
 RESIDUAL = 3 << 32
 _DRAFT = 16 << 32
 
 
-def draft_stream(index: int) -> int:
-    """The stream that a drafter draws token ``index`` of a draft from.
+def draft_counter(index: int) -> int:
+    """The counter that a drafter draws token ``index`` of a draft with.
 
     A position is drafted again where the draft before it was rejected earlier. The index makes that
     another draw: nothing that happened since has seen it.
@@ -49,12 +49,10 @@ class Noise:
     def __init__(self, seed: int) -> None:
         self._key = _mix((seed & _MASK) ^ _GOLDEN)
 
-    def gumbel(self, position: int, ids: Ids, stream: int = 0) -> Scores:
+    def gumbel(self, position: int, ids: Ids) -> Scores:
         """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
-        # splitmix64 (Steele, Lea, Flood 2014): the counter is the token id, with the stream above.
+        # splitmix64 (Steele, Lea, Flood 2014): the counter is the token id.
         x = ids.astype(np.uint64)
-        if stream:
-            x += np.uint64(stream)
         x *= _U_GOLDEN
         x += np.uint64(self._at(position))
         x ^= x >> _U_30

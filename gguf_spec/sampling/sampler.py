@@ -23,7 +23,7 @@ from gguf_spec.sampling.filters import (
 )
 from gguf_spec.sampling.maxima import Maxima, Row
 from gguf_spec.sampling.mirostat import Mirostat
-from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores, draft_stream
+from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores, draft_counter
 from gguf_spec.sampling.params import SamplingParams
 
 # Beyond these a temperature changes nothing any more, but would make the arithmetic overflow.
@@ -111,9 +111,13 @@ class Sampler:
             return Distribution(top.largest(1), np.ones(1))
         top, kept, temperature = self._candidates(logits, position, previous)
         ids = np.arange(len(top.row)) if kept is None else np.sort(kept)
-        scores = self._scores(top, ids, temperature)
-        p = np.exp(scores - scores.max())
-        return Distribution(ids[p > 0.0], p[p > 0.0] / p.sum())
+        probs = self._scores(top, ids, temperature)
+        probs -= probs.max()
+        np.exp(probs, out=probs)
+        if not probs.all():
+            ids, probs = ids[probs > 0.0], probs[probs > 0.0]
+        probs /= probs.sum()
+        return Distribution(ids, probs)
 
     def propose(
         self, logits: Row, position: int, previous: Sequence[int], index: int, p_min: float
@@ -128,13 +132,13 @@ class Sampler:
             return None
         return Drawn(token, None)
 
-    def noise(self, position: int, ids: Ids, stream: int = 0) -> Scores:
+    def noise(self, position: int, ids: Ids) -> Scores:
         """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
-        return self._noise.gumbel(position, ids, stream)
+        return self._noise.gumbel(position, ids)
 
-    def uniform(self, position: int, stream: int) -> float:
+    def uniform(self, position: int, counter: int) -> float:
         """A number in (0, 1) for a decision at ``position`` that is not about a token."""
-        return self._noise.uniform(position, stream)
+        return self._noise.uniform(position, counter)
 
     def fresh(self) -> Sampler:
         """The same sampler before it has drawn anything."""
@@ -273,7 +277,7 @@ class OwnSampler(Sampler):
         if p_min > 0.0 and probability(logits, int(logits.argmax())) < p_min:
             return None
         probs = self.distribution(logits, position, previous)
-        return Drawn(probs.drawn(self.noise(position, probs.ids, draft_stream(index))), probs)
+        return Drawn(probs.drawn(self.uniform(position, draft_counter(index))), probs)
 
 
 def _check(peak: float, position: int) -> None:
