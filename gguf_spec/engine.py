@@ -19,15 +19,16 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, NamedTuple
 
-from gguf_spec.context import ModelContext, NoSlotError, Run
+from gguf_spec.context import ModelContext, NoSlotError, Run, check_prompt
 from gguf_spec.control.base import Controller
+from gguf_spec.draft_sampling import DraftSampling
 from gguf_spec.drafters.base import Absent, Draft, Drafter
 from gguf_spec.drafters.stack import NO_DRAFT, Stack
-from gguf_spec.errors import PromptError, RunError
+from gguf_spec.errors import RunError
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, SamplingParams, TokenLogprob, token_logprob
+from gguf_spec.sampling import Drawn, Sampler, SamplingParams, TokenLogprob, token_logprob
 from gguf_spec.stats import SpecStats, Timings
-from gguf_spec.verify import judge
+from gguf_spec.verify import judge, untested
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -84,7 +85,12 @@ class SequenceState:
     """One stream of tokens with its drafters. Made by ``Engine.open``."""
 
     def __init__(
-        self, seq: int, target: ModelContext, drafters: Sequence[Drafter], controller: Controller
+        self,
+        seq: int,
+        target: ModelContext,
+        drafters: Sequence[Drafter],
+        controller: Controller,
+        draft_sampling: DraftSampling,
     ) -> None:
         self.seq = seq
         self.history = History()
@@ -92,11 +98,12 @@ class SequenceState:
         """Leading tokens of the history that are in the target's cache."""
         self.progress = Progress()
         self.finish_reason: FinishReason | None = "stop"
-        self.stack = Stack(drafters, controller)
+        self.stack = Stack(drafters, controller, draft_sampling)
         self._target = target
         self._request = Request((), Sampler(SamplingParams()))
-        self._sampler = self._draft_sampler = self._request.sampler
+        self._sampler = self._request.sampler
         self._n_prompt = 0
+        self._untested: Sequence[Drawn] = ()
         self.consistent = True
         """Whether the caches are known to hold what ``n_cached`` says."""
         self.width_limit: Callable[[int], int] | None = None
@@ -154,7 +161,8 @@ class SequenceState:
         self.history.extend(prompt[keep:])
         self._request = request
         self._sampler = request.sampler.fresh()
-        self._draft_sampler = self._sampler.for_drafter()
+        self.stack.sampling.start(self._sampler)
+        self._untested = ()
         self._n_prompt = len(prompt)
         self.finish_reason = None
         self.stack.begin(self.history)
@@ -186,7 +194,8 @@ class SequenceState:
 
     def drop_draft(self) -> Run:
         """The rows of the last ``propose`` without the draft."""
-        self.stack.no_draft()
+        stack = self.stack
+        stack.hold(Draft((), stack.draft.source, drawn=stack.draft.drawn))
         start = len(self.history) - 1
         return Run(self.seq, start, self.history[start:], 1)
 
@@ -205,10 +214,11 @@ class SequenceState:
             return Step(self.seq, prefilled=self.n_cached)
         position = len(history)
         first = position == self._n_prompt
-        draft = stack.draft.tokens
+        draft, drawn = ((), ()) if first else (stack.draft.tokens, stack.draft.drawn)
         n_drafted = len(draft)
         row = run.row + len(run.tokens) - 1 - n_drafted
-        n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
+        n_accepted, last = judge(draft, self._sampler, history, target.logits, row, drawn)
+        self._untested = untested(drawn[n_accepted:], last)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
         logprobs = self._logprobs(tokens, row)
         self.n_cached = position + n_accepted
@@ -238,7 +248,7 @@ class SequenceState:
 
     def _propose_draft(self) -> Draft:
         """The first draft that a chosen drafter offers, cut to what may be verified."""
-        stack = self.stack
+        stack, source = self.stack, self.stack.draft.source
         stack.no_draft()
         if not stack.drafters:
             return NO_DRAFT
@@ -248,9 +258,12 @@ class SequenceState:
             limit = min(limit, self._request.max_tokens - self.n_completion - 1)
         if self.width_limit is not None:
             limit = min(limit, self.width_limit(len(self.history) - 1) - 1)
+        if self._untested:
+            legal = self._legal([token for token, _ in self._untested[: max(limit, 0)]])
+            return stack.hold(Draft(legal, source, drawn=self._untested))
         if limit <= 0:
             return NO_DRAFT
-        return stack.propose(limit, self._draft_sampler, self._legal)
+        return stack.propose(limit, self._legal)
 
     def _take_draft_seconds(self) -> None:
         self.progress.draft_seconds += self.stack.seconds
@@ -260,8 +273,7 @@ class SequenceState:
         """Cut before the first id that the target does not know, that a grammar forbids, or that
         would end the text: an end is left to the target, and nothing is ever decoded after one.
         """
-        target = self._target
-        n_vocab, is_end = target.n_vocab, target.is_end
+        n_vocab, is_end = self._target.n_vocab, self._target.is_end
         for i, token in enumerate(tokens):
             if not 0 <= token < n_vocab or (is_end(token) and not self._request.ignore_end):
                 tokens = tokens[:i]
@@ -303,8 +315,13 @@ class Engine:
         self.target = target
         self.sequences: list[SequenceState] = []
 
-    def open(self, drafters: Sequence[Drafter], controller: Controller) -> SequenceState:
-        """A new sequence.
+    def open(
+        self,
+        drafters: Sequence[Drafter],
+        controller: Controller,
+        sampling: DraftSampling | None = None,
+    ) -> SequenceState:
+        """A new sequence; unless told otherwise, drafts are coupled and matched.
 
         Raises:
             RunError: the context has no sequence left.
@@ -313,7 +330,8 @@ class Engine:
         if seq >= self.target.n_seq_max:
             raise RunError(f"the context holds {self.target.n_seq_max} sequences, all are in use")
         self.target.clear(seq)
-        sequence = SequenceState(seq, self.target, drafters, controller)
+        sampling = sampling or DraftSampling()
+        sequence = SequenceState(seq, self.target, drafters, controller, sampling)
         self.sequences.append(sequence)
         return sequence
 
@@ -414,17 +432,3 @@ class Engine:
             replays.append(Run(sequence.seq, run.start, kept, 0))
         if replays:
             self.target.decode(replays)
-
-
-def check_prompt(prompt: Sequence[int], target: ModelContext) -> None:
-    """Raise a PromptError unless ``prompt`` can be prefilled and followed by a token."""
-    if not prompt:
-        raise PromptError("the prompt is empty", hint="give at least one token of text")
-    if len(prompt) > target.n_ctx:
-        raise PromptError(
-            f"the prompt has {len(prompt)} tokens, the context holds {target.n_ctx}",
-            hint="raise -c/--ctx-size, or shorten the prompt",
-        )
-    for token in prompt:
-        if not 0 <= token < target.n_vocab:
-            raise PromptError(f"token id {token} is outside the vocabulary of {target.n_vocab}")

@@ -207,11 +207,11 @@ class Generation:
 
     def _spec_report(self) -> dict[str, Any]:
         spec = self._sequence.progress.spec
-        total = spec.total
+        total, sampling = spec.total, self._sequence.stack.sampling
         return {
             "types": self._types,
-            "verify": "match",
-            "exactness": "seed-exact",
+            "verify": sampling.rule,
+            "exactness": sampling.exactness,
             "verified": self.session.verified,
             "steps": spec.steps,
             **_counts(total),

@@ -17,6 +17,7 @@ from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
 from gguf_spec.control.base import Controller
 from gguf_spec.curves import measured_curve
+from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
@@ -227,7 +228,9 @@ class Session:
         drafters = self._drafters(types, progress)
         self.engine = Engine(self.context)
         self.controller = self._controller(drafters)
-        self.sequence: SequenceState = self.engine.open(drafters, self.controller)
+        self.sequence: SequenceState = self.engine.open(
+            drafters, self.controller, self._sampling(types)
+        )
         if setup.profile.spec.exact:
             self.sequence.keeps_whole_chunks = True
             self.sequence.width_limit = self.limits.at
@@ -302,6 +305,16 @@ class Session:
         if self._adapters:
             context.set_loras(self._adapters)
         return context
+
+    def _sampling(self, types: Sequence[str]) -> DraftSampling:
+        """How drafts are drawn and verified: n-gram drafts leave nothing to choose."""
+        spec = self.setup.profile.spec
+        if all(kind in NGRAM_TYPES for kind in types):
+            return DraftSampling()
+        warning = sampling_warning(spec.verify, spec.draft_sampling)
+        if warning is not None:
+            self.warnings.append(warning)
+        return DraftSampling(spec.verify, spec.draft_sampling)
 
     def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
         """The drafters in order. The first n-gram drafter alone has the pool: after a wrong

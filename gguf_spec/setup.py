@@ -41,7 +41,6 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
     "memory": "vram reserve prefer min_quant draft_may_displace_layers",
-    "spec": "verify draft_sampling",
     "sampling": "",
     "engine": "kind",
 }

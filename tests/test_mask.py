@@ -246,7 +246,7 @@ def test_a_draft_model_that_knows_the_grammar_is_right_more_often() -> None:
     for knows in (True, False):
         engine = Engine(ToyContext(3))
         (drafter,) = draft_model(3, 1, True)
-        drafter._context.blur = 0.0  # type: ignore[attr-defined]
+        drafter.context.blur = 0.0  # type: ignore[attr-defined]
         if not knows:
             drafter = Blind(drafter)
         sequence = engine.open([drafter], FixedPolicy([4]))

@@ -86,6 +86,7 @@ def test_a_verifier_that_accepts_too_much_is_broken(monkeypatch: pytest.MonkeyPa
         history: History,
         logits: Callable[[int], Row],
         row: int,
+        drawn: Sequence[object],
     ) -> tuple[int, int]:
         return len(draft), int(logits(row + len(draft)).argmax())
 

@@ -99,6 +99,16 @@ SpecPMinOpt = Annotated[
         help="A draft model stops at a token less likely than P.",
     ),
 ]
+VerifyOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--verify",
+        metavar="match|residual|auto",
+        callback=values.verify_rule,
+        help="match: the text of the seed, as without drafts. residual: another text of the same "
+        "distribution, with more drafts accepted at a temperature. auto: whichever accepts more.",
+    ),
+]
 FixedOpt = Annotated[
     bool, typer.Option("--fixed", help="Always draft as much as allowed, without measuring.")
 ]
@@ -307,6 +317,7 @@ class ModelOptions:
     spec_draft_n_max: SpecMaxOpt = None
     spec_draft_n_min: SpecMinOpt = None
     spec_draft_p_min: SpecPMinOpt = None
+    verify: VerifyOpt = None
     fixed: FixedOpt = False
     exact: ExactOpt = False
     ctx_size: CtxSizeOpt = None

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from gguf_spec.context import ModelContext, NoSlotError, Run, StatesContext
-from gguf_spec.drafters.base import Draft
+from gguf_spec.drafters.base import Draft, Draws
 from gguf_spec.drafters.hidden import HeadContext, RowBuffer, Rows
 from gguf_spec.hidden_states import NEXTN
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, probability
+from gguf_spec.sampling import Sampler
 
 
 class Assistant:
@@ -56,15 +56,15 @@ class Assistant:
 
     def draft(self, limit: int, sampler: Sampler) -> Draft:
         """See ``Drafter``."""
-        tokens: list[int] = []
+        draws = Draws(self._history, sampler, self._p_min)
         position = len(self._history) - 1
         rows = self._rows
         if limit > 0 and rows.start < position == rows.end and position < self._context.n_ctx:
             try:
-                self._continue(tokens, rows.get(position - 1, position), limit, sampler)
-            except NoSlotError:
-                tokens.clear()  # the target's cache is full
-        return Draft(tokens, self.spec_type)
+                self._continue(draws, rows.get(position - 1, position), limit)
+            except NoSlotError:  # the target's cache is full
+                return Draft((), self.spec_type)
+        return draws.draft(self.spec_type)
 
     def accept(self, n_accepted: int) -> None:
         """Forget the states of rejected tokens."""
@@ -77,16 +77,13 @@ class Assistant:
         """Nothing to give back: the context belongs to whoever made it."""
         self._rows = RowBuffer()
 
-    def _continue(self, tokens: list[int], state: Rows, limit: int, sampler: Sampler) -> None:
-        context, history = self._context, self._history
+    def _continue(self, draws: Draws, state: Rows, limit: int) -> None:
+        context, history, tokens = self._context, self._history, draws.tokens
         position, token = len(history) - 1, history[-1]
-        recent = history[-sampler.lookback :] if sampler.lookback else []
         while len(tokens) < limit and not (tokens and context.is_end(token)):
             context.decode_states(Run(self._seq, position, [token], 1), state)
-            logits = context.logits(0)
-            previous = [*recent, *tokens] if recent else recent
-            token = sampler.sample(logits, len(history) + len(tokens), previous)
-            if self._p_min > 0.0 and probability(logits, token) < self._p_min:
+            chosen = draws.next(context.logits(0))
+            if chosen is None:
                 break
-            tokens.append(token)
+            token = chosen
             state = context.own_state(0).reshape(1, -1)

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler
+from gguf_spec.sampling import Drawn, Row, Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +16,47 @@ class Draft:
     """Tokens that may come next, and who says so. An empty draft is plain decoding.
 
     ``match`` is of a draft that was copied: how many tokens before it agree, as far as was looked.
+    Where the drafter drew by chance of its own, ``drawn`` are the tokens with the distributions
+    that it drew them from.
     """
 
     tokens: Sequence[int]
     source: str
     match: int = 0
+    drawn: Sequence[Drawn] = ()
+
+
+class Draws:
+    """A draft in the making: its tokens are chosen one after the other from rows of logits.
+
+    Each is drawn as ``sampler`` says, for its position after ``history`` and with the text to look
+    back on, the tokens drafted before it included. One with less probability than ``p_min`` ends
+    the draft.
+    """
+
+    def __init__(self, history: History, sampler: Sampler, p_min: float) -> None:
+        self.tokens: list[int] = []
+        self._sampler = sampler
+        self._p_min = p_min
+        self._position = len(history)
+        self._recent = history[-sampler.lookback :] if sampler.lookback else []
+        self._drawn: list[Drawn] = []
+
+    def next(self, logits: Row) -> int | None:
+        """The next token, drawn from ``logits`` of shape [n_vocab]; None ends the draft."""
+        n = len(self.tokens)
+        previous = [*self._recent, *self.tokens] if self._recent else self._recent
+        drawn = self._sampler.propose(logits, self._position + n, previous, n, self._p_min)
+        if drawn is None:
+            return None
+        self.tokens.append(drawn.token)
+        if drawn.probs is not None:
+            self._drawn.append(drawn)
+        return drawn.token
+
+    def draft(self, source: str) -> Draft:
+        """What there is."""
+        return Draft(self.tokens, source, drawn=self._drawn)
 
 
 class Drafter(Protocol):
@@ -41,8 +77,11 @@ class Drafter(Protocol):
         """The target has just decoded ``run`` of this sequence, prefill included."""
 
     def draft(self, limit: int, sampler: Sampler) -> Draft:
-        """At most ``limit`` tokens to follow the history. ``sampler`` is the target's own: the same
-        noise makes the drafter's choices agree with the target's."""
+        """At most ``limit`` tokens to follow the history.
+
+        ``sampler`` says how to draw them: see ``Draws``. Only what precedes a token may decide
+        whether it is drawn, and what was drawn is handed over, to be tested.
+        """
 
     def accept(self, n_accepted: int) -> None:
         """The history has grown by ``n_accepted`` drafted tokens and the target's next one."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from gguf_spec.context import ModelContext, Run
-from gguf_spec.drafters.base import Draft
+from gguf_spec.drafters.base import Draft, Draws
 from gguf_spec.drafters.draft_cache import DraftCache
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, probability
+from gguf_spec.sampling import Sampler
 
 
 class DraftModel:
     """``draft-simple``: a second, smaller model continues the text.
 
-    It chooses its tokens as the target does: with the same noise, and with the same text to look
-    back on, its own drafted tokens included. A choice whose probability (softmax over the
-    vocabulary at temperature 1) is below ``p_min`` ends the draft.
+    It chooses its tokens as its sampler says, see ``Draws``. A choice whose probability (softmax
+    over the vocabulary at temperature 1) is below ``p_min`` ends the draft.
 
     The draft model reads nothing until it is asked: tokens that it has not seen are decoded at the
     next ``draft``. While drafting is paused, and during rounds that another drafter won, it costs
@@ -42,14 +41,14 @@ class DraftModel:
         position = len(self._history)
         # The last drafted token is not decoded, so the draft may go one past the draft context.
         limit = min(limit, self.context.n_ctx + 1 - position)
-        tokens: list[int] = []
+        draws = Draws(self._history, sampler, self._p_min)
         if limit > 0:
             try:
-                self._continue(tokens, limit, sampler)
+                self._continue(draws, limit)
             except BaseException:
                 self._clear()
                 raise
-        return Draft(tokens, self.spec_type)
+        return draws.draft(self.spec_type)
 
     def accept(self, n_accepted: int) -> None:
         """Drop what was drafted and not accepted."""
@@ -63,19 +62,13 @@ class DraftModel:
         """Nothing to give back: the context belongs to whoever made it."""
         self._clear()
 
-    def _continue(self, tokens: list[int], limit: int, sampler: Sampler) -> None:
-        context, position = self.context, len(self._history)
-        recent = self._history[-sampler.lookback :] if sampler.lookback else []
+    def _continue(self, draws: Draws, limit: int) -> None:
+        context = self.context
         row = self._cache.catch_up(self._history)
         self._cache.save()
         while True:
-            logits = context.logits(row)
-            previous = [*recent, *tokens] if recent else recent
-            token = sampler.sample(logits, position + len(tokens), previous)
-            if self._p_min > 0.0 and probability(logits, token) < self._p_min:
-                return
-            tokens.append(token)
-            if len(tokens) == limit or context.is_end(token):
+            token = draws.next(context.logits(row))
+            if token is None or len(draws.tokens) == limit or context.is_end(token):
                 return
             row = self._cache.decode([token], 1)
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gguf_spec.context import ModelContext, Run, StatesContext
-from gguf_spec.drafters.base import Draft
+from gguf_spec.drafters.base import Draft, Draws
 from gguf_spec.history import History
-from gguf_spec.sampling import Row, Sampler, probability
+from gguf_spec.sampling import Row, Sampler
 
 Rows = NDArray[np.float32]
 
@@ -160,16 +160,16 @@ class HeadDrafter:
         """See ``Drafter``."""
         last = len(self._history) - 1 - self.shift  # the pair of the newest token
         limit = min(limit, self._context.n_ctx - last)
-        tokens: list[int] = []
+        draws = Draws(self._history, sampler, self._p_min)
         if limit > 0 and len(self._history) > 1 and last >= self._first_pair:
             try:
                 self._keep_pairs(last)
                 if self._has_rows(last + 1):
-                    self._continue(tokens, last, limit, sampler)
+                    self._continue(draws, last, limit)
             except BaseException:
                 self._forget()
                 raise
-        return Draft(tokens, self.spec_type)
+        return draws.draft(self.spec_type)
 
     def accept(self, n_accepted: int) -> None:
         """Forget the states of rejected tokens."""
@@ -203,27 +203,22 @@ class HeadDrafter:
         """What the head decodes for rows of the target, shape [n, widths of ``needs`` summed]."""
         return states
 
-    def _continue(self, tokens: list[int], last: int, limit: int, sampler: Sampler) -> None:
-        """Draft into ``tokens`` from pair ``last`` on."""
-        context, history = self._context, self._history
+    def _continue(self, draws: Draws, last: int, limit: int) -> None:
+        """Draft into ``draws`` from pair ``last`` on."""
+        context = self._context
         while last + 1 - self._n_pairs > context.n_ubatch:
             self._decode(self._n_pairs + context.n_ubatch)
         state = self._decode(last + 1, outputs=True)
-        recent = history[-sampler.lookback :] if sampler.lookback else []
         while True:
-            logits = context.logits(0)
-            previous = [*recent, *tokens] if recent else recent
-            token = sampler.sample(logits, len(history) + len(tokens), previous)
-            if self._p_min > 0.0 and probability(logits, token) < self._p_min:
-                break
-            tokens.append(token)
-            if len(tokens) == limit or context.is_end(token):
+            token = draws.next(context.logits(0))
+            n = len(draws.tokens)
+            if token is None or n == limit or context.is_end(token):
                 break
             state = context.own_state(0).reshape(1, -1)
-            context.decode_states(Run(self._seq, last + len(tokens), [token], 1), state)
-        self._n_pairs = last + 1 + len(tokens)  # at most
+            context.decode_states(Run(self._seq, last + n, [token], 1), state)
+        self._n_pairs = last + 1 + n  # at most
         self._keep_pairs(last + 1)
-        self._rows.drop(len(history) - 2)
+        self._rows.drop(len(self._history) - 2)
 
     def _decode(self, end: int, *, outputs: bool = False) -> Rows:
         """Put pairs up to ``end``, exclusive, into the cache; at most a batch of them.

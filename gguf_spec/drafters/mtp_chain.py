@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 
 from gguf_spec.context import Run
+from gguf_spec.drafters.base import Draws
 from gguf_spec.drafters.hidden import HeadContext, HeadDrafter, Rows
 from gguf_spec.hidden_states import NEXTN
-from gguf_spec.sampling import Sampler, probability
 
 
 class ChainContext(HeadContext, Protocol):
@@ -53,23 +53,20 @@ class MtpChain(HeadDrafter):
         """Positions that the cache holds between two drafts."""
         return max(self._seen)
 
-    def _continue(self, tokens: list[int], last: int, limit: int, sampler: Sampler) -> None:
-        context, history = self._heads, self._history
+    def _continue(self, draws: Draws, last: int, limit: int) -> None:
+        context, history, tokens = self._heads, self._history, draws.tokens
         drafted: list[Rows] = []
-        recent = history[-sampler.lookback :] if sampler.lookback else []
         for head in range(min(limit, len(self._seen))):
             self._catch_up(head, last)
             states = np.concatenate([self._states(last, last + 1), *drafted])
             run = Run(self._seq, last, [history[last], *tokens], 1)
             context.decode_states(run, states, head=head)
             self._seen[head] = last + 1
-            logits = context.logits(len(tokens))
-            previous = [*recent, *tokens] if recent else recent
-            token = sampler.sample(logits, len(history) + len(tokens), previous)
-            if self._p_min > 0.0 and probability(logits, token) < self._p_min:
+            row = len(tokens)
+            token = draws.next(context.logits(row))
+            if token is None:
                 break
-            drafted.append(context.own_state(len(tokens)).reshape(1, -1).copy())
-            tokens.append(token)
+            drafted.append(context.own_state(row).reshape(1, -1).copy())
             if context.is_end(token):
                 break
         self._note_seen()

@@ -12,11 +12,11 @@ from time import perf_counter
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.control.base import Controller, Offer, Round
+from gguf_spec.draft_sampling import DraftSampling
 from gguf_spec.drafters.base import Absent, Draft, Drafter, Rebuildable, StatesDrafter
 from gguf_spec.errors import GgufSpecError
 from gguf_spec.history import History
 from gguf_spec.recovery import DROUGHT, Recovery
-from gguf_spec.sampling import Sampler
 from gguf_spec.stats import DraftEvent, SpecStats
 
 NO_DRAFT = Draft((), "")
@@ -29,9 +29,12 @@ class Stack:
     ``Exception`` passes: ``KeyboardInterrupt`` and its like.
     """
 
-    def __init__(self, drafters: Sequence[Drafter], controller: Controller) -> None:
+    def __init__(
+        self, drafters: Sequence[Drafter], controller: Controller, sampling: DraftSampling
+    ) -> None:
         self.drafters = tuple(drafters)
         self.controller = controller
+        self.sampling = sampling
         self.draft = NO_DRAFT
         """The draft of the round in progress."""
         self.seconds = 0.0
@@ -82,7 +85,6 @@ class Stack:
     def propose(
         self,
         limit: int,
-        sampler: Sampler,
         legal: Callable[[Sequence[int]], Sequence[int]],
     ) -> Draft:
         """The first draft of up to ``limit`` tokens that a chosen drafter offers, cut by ``legal``
@@ -92,16 +94,26 @@ class Stack:
         for choice in self.controller.choose(limit):
             i, n_max = choice.drafter, min(choice.n_max, limit)
             try:
-                made = self.drafters[i].draft(n_max, sampler)
+                made = self.drafters[i].draft(n_max, self.sampling.sampler(i))
                 tokens = legal(made.tokens[:n_max])
             except Exception as error:
                 self._drop(i, error)
                 continue
+            if made.drawn and self.sampling.rule == "residual":
+                # All of it, whatever was drawn: see ``residual``.
+                self.draft = Draft(tokens, made.source, drawn=made.drawn)
+                self._drafter = i if tokens else None
+                break
             if tokens and (n := self.controller.judge(choice, Offer(i, tokens, made.match))):
                 self.draft, self._drafter = Draft(tokens[:n], made.source), i
                 break
         self.seconds += perf_counter() - begun
         return self.draft
+
+    def hold(self, draft: Draft) -> Draft:
+        """Verify ``draft`` in this round, which no drafter has made for it."""
+        self.draft, self._drafter = draft, None
+        return draft
 
     def no_draft(self) -> None:
         """The round in progress has no draft."""
@@ -130,6 +142,7 @@ class Stack:
     ) -> None:
         """Tell the controller what came of the round, which took the target ``decode_seconds``; see
         ``Round``."""
+        self.sampling.record(self._drafter, n_drafted, n_accepted)
         taken = self.seconds, decode_seconds
         self.controller.record(Round(self._drafter, n_drafted, n_accepted, *taken, tokens, depth))
 

@@ -73,6 +73,10 @@ class TranslatedDraft:
     def accept(self, n_accepted: int) -> None:
         """What was drafted is compared with the text when the next draft is wanted."""
 
+    def rebuild(self) -> None:
+        """Read the text again when a draft is wanted next."""
+        self._clear()
+
     def close(self) -> None:
         """Nothing to give back: the context belongs to whoever made it."""
         self._clear()

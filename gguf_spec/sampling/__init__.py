@@ -13,7 +13,8 @@ mirostat: logit bias, temperature, mirostat. A mask stands before the first filt
 | module | what it does |
 |---|---|
 | ``params`` | the settings |
-| ``noise`` | Gumbel noise from (seed, position, token) |
+| ``noise`` | Gumbel noise from (seed, position, token), in streams for several purposes |
+| ``distribution`` | candidates with their probabilities |
 | ``maxima`` | the largest of 262,144 logits in a fraction of a pass |
 | ``adjust`` | bias, penalties and DRY: logits of some tokens change |
 | ``mask`` | what a grammar forbids, and the state that follows the text |
@@ -24,15 +25,19 @@ mirostat: logit bias, temperature, mirostat. A mask stands before the first filt
 """
 
 from gguf_spec.sampling.adjust import DRY_BREAKERS
+from gguf_spec.sampling.distribution import Distribution, Drawn
 from gguf_spec.sampling.filters import candidates, probability
 from gguf_spec.sampling.logprobs import TokenLogprob, token_logprob
 from gguf_spec.sampling.mask import Mask
 from gguf_spec.sampling.maxima import Row
 from gguf_spec.sampling.params import SamplingParams
-from gguf_spec.sampling.sampler import Sampler
+from gguf_spec.sampling.sampler import DraftWay, Sampler
 
 __all__ = [
     "DRY_BREAKERS",
+    "Distribution",
+    "DraftWay",
+    "Drawn",
     "Mask",
     "Row",
     "Sampler",

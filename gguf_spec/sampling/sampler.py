@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from gguf_spec.errors import RunError
 from gguf_spec.sampling.adjust import Adjuster
+from gguf_spec.sampling.distribution import Distribution, Drawn
 from gguf_spec.sampling.filters import (
     dynamic_temperature,
     entropy_of,
     filtered,
+    probability,
     total_weight,
     weights,
     without_top_choices,
@@ -20,7 +24,7 @@ from gguf_spec.sampling.filters import (
 from gguf_spec.sampling.mask import Follower, Mask, allowed, without
 from gguf_spec.sampling.maxima import Maxima, Row
 from gguf_spec.sampling.mirostat import Mirostat
-from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores
+from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores, draft_counter
 from gguf_spec.sampling.params import SamplingParams
 
 # Beyond these a temperature changes nothing any more, but would make the arithmetic overflow.
@@ -33,6 +37,9 @@ _FAVOURITES = 256
 # were drawn, before all are.
 _ASKED = 64
 _TRIES = 8
+
+#: How a drafter draws: the likeliest token, with the target's noise, or with noise of its own.
+DraftWay: TypeAlias = Literal["greedy", "coupled", "own"]
 
 
 class Sampler:
@@ -105,44 +112,50 @@ class Sampler:
             RunError: the largest logit is NaN or infinite, or no token is legal, so that none can
                 be chosen.
         """
-        row = self._candidates(logits, position, previous, self._ask_later)
         if self.greedy:
+            row = self._adjusted(logits, position, previous)
             token = int(row.argmax())
             _check(float(row[token]), position)
             return token
-        top = Maxima(row)
-        _check(top.peak, position)
-        if self._plain:
-            ids = filtered(top, self.params)
-            return self._best(top, ids, position, _clamped(self.params.temperature))[1]
-        if self._mirostat is not None:
-            with np.errstate(all="ignore"):  # what it learns has no bounds
-                return self._draw_mirostat(self._mirostat, top, position)
-        top, kept, temperature = self._shaped(top, position)
+        later = self._ask_later
+        top, kept, temperature = self._candidates(logits, position, previous, later)
         if kept is None:
             return self._draw_legal(top, position, temperature, previous)
+        if self._mirostat is not None:
+            with np.errstate(all="ignore"):  # what it learns has no bounds
+                return self._draw_mirostat(self._mirostat, top, kept, position)
         return self._best(top, kept, position, temperature)[1]
 
     def distribution(
         self, logits: Row, position: int = 0, previous: Sequence[int] = ()
-    ) -> tuple[Ids, Scores]:
-        """What ``sample`` draws from: ids, ascending, and their probabilities (sum 1)."""
-        row = self._candidates(logits, position, previous)
-        top = Maxima(row)
-        _check(top.peak, position)
+    ) -> Distribution:
+        """What ``sample`` draws from, given the same arguments."""
         if self.greedy:
-            return top.largest(1), np.ones(1)
-        temperature = _clamped(self.params.temperature)
-        kept: Ids | None
-        if self._mirostat is not None:
-            with np.errstate(all="ignore"):
-                kept = self._mirostat.keep(top, temperature)
-        else:
-            top, kept, temperature = self._shaped(top, position)
-        ids = np.arange(len(row)) if kept is None else np.sort(kept)
-        scores = self._scores(top, ids, temperature)
-        p = np.exp(scores - scores.max())
-        return ids[p > 0.0], p[p > 0.0] / p.sum()
+            top = Maxima(self._adjusted(logits, position, previous))
+            _check(top.peak, position)
+            return Distribution(top.largest(1), np.ones(1))
+        top, kept, temperature = self._candidates(logits, position, previous)
+        ids = np.arange(len(top.row)) if kept is None else np.sort(kept)
+        probs = self._scores(top, ids, temperature)
+        probs -= probs.max()
+        np.exp(probs, out=probs)
+        if not probs.all():
+            ids, probs = ids[probs > 0.0], probs[probs > 0.0]
+        probs /= probs.sum()
+        return Distribution(ids, probs)
+
+    def propose(
+        self, logits: Row, position: int, previous: Sequence[int], index: int, p_min: float
+    ) -> Drawn | None:
+        """Token ``index`` of a draft, for ``position``; the other arguments are as for ``sample``.
+
+        None if its probability (softmax over all of ``logits`` at temperature 1) is below
+        ``p_min``: the draft then ends before it.
+        """
+        token = self.sample(logits, position, previous)
+        if p_min > 0.0 and probability(logits, token) < p_min:
+            return None
+        return Drawn(token, None)
 
     def gap(
         self, logits: Row, position: int, previous: Sequence[int], chosen: int, other: int
@@ -156,7 +169,7 @@ class Sampler:
         mask = self._follower.at(position, previous) if self._follower else None
         if mask is not None and not mask.legal(np.array([other]))[0]:
             return math.inf
-        row = self._candidates(logits, position, previous)
+        row = self._adjusted(logits, position, previous)
         ahead = float(row[chosen]) - float(row[other])
         if self.greedy or self._mirostat is not None:
             return abs(ahead)
@@ -169,6 +182,10 @@ class Sampler:
     def noise(self, position: int, ids: Ids) -> Scores:
         """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
         return self._noise.gumbel(position, ids)
+
+    def uniform(self, position: int, counter: int) -> float:
+        """A number in (0, 1) for a decision at ``position`` that is not about a token."""
+        return self._noise.uniform(position, counter)
 
     def fresh(self) -> Sampler:
         """The same sampler before it has drawn anything."""
@@ -197,11 +214,12 @@ class Sampler:
                 trial.advance(token)
         return len(draft)
 
-    def for_drafter(self) -> Sampler:
-        """A sampler without state that agrees with this one as often as it can.
+    def for_drafter(self, way: DraftWay = "coupled") -> Sampler:
+        """A sampler without state for whoever drafts for this one.
 
-        Mirostat is left out: its limits are those of the target's own text. The mask follows the
-        text of this one's, and a draft ahead of it.
+        ``coupled`` agrees with this one as often as it can. Mirostat is left out: its limits are
+        those of the target's own text. The mask follows the text of this one's, and a draft ahead
+        of it.
         """
         params = self.params
         if params.mirostat:
@@ -213,10 +231,13 @@ class Sampler:
                 seed=params.seed,
                 logit_bias=params.logit_bias,
             )
+        if way == "greedy":
+            params = replace(params, temperature=0.0, xtc_probability=0.0, dynatemp_range=0.0)
+        kind = OwnSampler if way == "own" else Sampler
         mask = self._follower.for_drafter() if self._follower else None
-        return Sampler(params, breaks=self._breaks, mask=mask)
+        return kind(params, breaks=self._breaks, mask=mask)
 
-    def _candidates(
+    def _adjusted(
         self, logits: Row, position: int, previous: Sequence[int], ask_later: bool = False
     ) -> Row:
         """The logits to filter and to draw from: bias and penalties applied, and the mask.
@@ -228,6 +249,21 @@ class Sampler:
         if mask is None or ask_later:
             return row
         return allowed(row, mask, self.params, self.greedy, self._adjuster.writable, position)
+
+    def _candidates(
+        self, logits: Row, position: int, previous: Sequence[int], ask_later: bool = False
+    ) -> tuple[Maxima, Ids | None, float]:
+        """The row, who of it may be drawn (None: all), and the temperature. Draws and both rules of
+        verification have it from here."""
+        top = Maxima(self._adjusted(logits, position, previous, ask_later))
+        _check(top.peak, position)
+        if self._plain:
+            return top, filtered(top, self.params), _clamped(self.params.temperature)
+        if self._mirostat is not None:
+            temperature = _clamped(self.params.temperature)
+            with np.errstate(all="ignore"):
+                return top, self._mirostat.keep(top, temperature), temperature
+        return self._shaped(top, position)
 
     def _shaped(self, top: Maxima, position: int) -> tuple[Maxima, Ids | None, float]:
         """After filters and XTC: the row, who is left (None: all), and the temperature."""
@@ -268,10 +304,8 @@ class Sampler:
         row[ids[dropped]] = -math.inf
         return Maxima(row), None, len(dropped)
 
-    def _draw_mirostat(self, mirostat: Mirostat, top: Maxima, position: int) -> int:
-        temperature = _clamped(self.params.temperature)
-        ids = mirostat.keep(top, temperature)
-        scores = self._scores(top, ids, temperature)
+    def _draw_mirostat(self, mirostat: Mirostat, top: Maxima, ids: Ids, position: int) -> int:
+        scores = self._scores(top, ids, _clamped(self.params.temperature))
         winner = int((scores + self._noise.gumbel(position, ids)).argmax())
         mirostat.observe(scores, winner)
         return int(ids[winner])
@@ -329,6 +363,25 @@ class Sampler:
         scores -= top.peak
         scores /= temperature
         return scores
+
+
+class OwnSampler(Sampler):
+    """Draws drafts by chance of its own, and says from which distribution: see ``residual``."""
+
+    __slots__ = ()
+
+    def propose(
+        self, logits: Row, position: int, previous: Sequence[int], index: int, p_min: float
+    ) -> Drawn | None:
+        """See ``Sampler``; but what is compared with ``p_min`` is the likeliest token.
+
+        Whether there is a draft at a position must not depend on what is drawn there: a drafter
+        that keeps some draws to itself offers the others from another distribution than it says.
+        """
+        if p_min > 0.0 and probability(logits, int(logits.argmax())) < p_min:
+            return None
+        probs = self.distribution(logits, position, previous)
+        return Drawn(probs.drawn(self.uniform(position, draft_counter(index))), probs)
 
 
 def _check(peak: float, position: int) -> None:

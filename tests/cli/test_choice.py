@@ -37,7 +37,7 @@ def test_every_option_arrives() -> None:
         spec_draft_p_min=0.25, fixed=True, ctx_size="max", threads=3, threads_batch=4,
         gpu_layers="12", n_cpu_moe=6, device="none", tensor_split="3,1", temp=0.5, top_k=7,
         top_p=0.75, min_p=0.125, repeat_penalty=1.5, seed=9, stop=["a", "b"],
-        system="S", think="off", draft=["x.gguf"],
+        system="S", think="off", draft=["x.gguf"], verify="auto",
     )  # fmt: skip
     profile = make_profile("demo", options)
     target, spec, sampling = profile.target, profile.spec, profile.sampling
@@ -47,6 +47,7 @@ def test_every_option_arrives() -> None:
     assert sampling.repeat_penalty == 1.5
     assert spec.types == ("draft-simple", "ngram-simple")
     assert (spec.n_max, spec.n_min, spec.p_min, spec.control) == (5, 2, 0.25, False)
+    assert spec.verify == "auto"
     assert spec.draft_simple.model == "x.gguf"
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 7, 0.75)
     assert (sampling.min_p, sampling.seed, sampling.stop) == (0.125, 9, ("a", "b"))

@@ -128,7 +128,7 @@ def test_a_broken_text_fails_the_audit(tiny: Cli, monkeypatch: pytest.MonkeyPatc
     """Speculation that lets drafts through unseen, as a broken one would."""
     from gguf_spec import engine
 
-    def gullible(draft, sampler, history, logits, row):  # type: ignore[no-untyped-def]
+    def gullible(draft, sampler, history, logits, row, drawn):  # type: ignore[no-untyped-def]
         return len(draft), sampler.sample(logits(row + len(draft)), len(history) + len(draft), [])
 
     monkeypatch.setattr(engine, "judge", gullible)

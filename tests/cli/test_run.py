@@ -333,3 +333,41 @@ def test_numbers_on_which_libllama_would_crash(cli: Cli, setting: str) -> None:
     result = cli("run", TARGET, "-p", "a", "--set", setting)
     assert result.code == 2
     assert "at most" in result.err
+
+
+def test_the_rule_of_verification_is_told(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "40", "--json", "--seed", "7", "--spec-type", "draft-simple")
+    arguments += ("-d", DRAFT)
+
+    def rule(*more: str) -> tuple[str, str]:
+        result = tiny(*arguments, *more)
+        assert result.code == 0
+        return result.json["spec"]["verify"], result.json["spec"]["exactness"]
+
+    assert rule("--temp", "0.8") == ("match", "seed-exact")
+    assert rule("--temp", "0.8", "--verify", "match") == ("match", "seed-exact")
+    assert rule("--temp", "0.8", "--verify", "residual") == ("residual", "distribution-exact")
+    assert rule("--temp", "0.8", "--verify", "auto") == ("residual", "distribution-exact")
+    # Nothing is drawn at temperature 0, and n-grams leave nothing to chance.
+    assert rule("--temp", "0", "--verify", "residual") == ("match", "seed-exact")
+    assert rule("--temp", "0.8", "--verify", "residual", "--spec-type", "ngram-simple") == (
+        "match",
+        "seed-exact",
+    )
+
+
+def test_residual_text_is_repeated_by_its_seed(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "40", "--json", "--temp", "1", "--seed", "7", "-d", DRAFT)
+    arguments += ("--verify", "residual")
+    first, second = (tiny(*arguments).json for _ in range(2))
+    assert first["tokens"] == second["tokens"]
+    assert first["spec"]["num_accepted_tokens"] > 0
+
+
+def test_a_rule_that_has_nothing_to_do_is_said(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "2", "-d", DRAFT, "--set", "spec.draft_sampling=greedy")
+    assert "are matched" in tiny(*arguments, "--verify", "residual").err
+    assert tiny(*arguments).err == ""
+    result = tiny("-p", "hello", "--verify", "mach")
+    assert result.code == 2
+    assert "none of match, residual, auto" in result.err

@@ -12,7 +12,7 @@ import pytest
 from gguf_spec.block_format import BlockFormat
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.control import Choice, FixedPolicy
-from gguf_spec.drafters.base import Drafter
+from gguf_spec.drafters.base import Drafter, Draws
 from gguf_spec.drafters.dflash import DFlash, DFlash2, DSpark, make_block_drafter
 from gguf_spec.drafters.ngram import NgramSimple
 from gguf_spec.engine import Engine, Request
@@ -426,9 +426,9 @@ def test_walking_a_lattice(p_min: float, expected: list[int]) -> None:
         [40, 41, 1, 2, 9, 0],
     ]
     drafter = DFlash2(Lattice(rows), BlockFormat(4, 3, selector=2), (), p_min=p_min)  # type: ignore[arg-type]
-    tokens: list[int] = []
-    drafter._read(tokens, range(1, 4), Sampler(GREEDY))
-    assert tokens == expected
+    draws = Draws(History([1]), Sampler(GREEDY), p_min)
+    drafter._read(draws, range(1, 4))
+    assert draws.tokens == expected
 
 
 def test_the_file_chooses_the_drafter() -> None:
