@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gguf_spec.audit import Audit, audit
 from gguf_spec.control import AdaptiveController, Hints
 from gguf_spec.engine import Request
+from gguf_spec.reasoning import split
 from gguf_spec.sampling import Mask, Sampler, SamplingParams, TokenLogprob
 from gguf_spec.stats import DraftCounts, DraftEvent
 from gguf_spec.text import Detokenizer, StopStrings
@@ -23,8 +24,9 @@ _SEAM = 32
 class Delta(NamedTuple):
     """What a step added: text that is new, and the ids behind it.
 
-    During prefill ``text`` is empty and ``prefilled`` of ``n_prompt`` tokens are done. The last
-    ``n_accepted`` of a step's drafted tokens are at the front of ``tokens``.
+    During prefill ``text`` is empty and ``prefilled`` of ``n_prompt`` tokens are done. The first
+    ``n_accepted`` of ``tokens`` were drafted, and the first ``n_accepted_chars`` of ``text`` are
+    theirs.
     """
 
     text: str
@@ -33,6 +35,7 @@ class Delta(NamedTuple):
     prefilled: int
     n_prompt: int
     finish_reason: str | None
+    n_accepted_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Generation:
         self._sequence = session.sequence
         self._cancelled = False
         self._types = [kind for kind in session.spec_types if kind in session.sequence.spec_types]
-        self._detokenizer = Detokenizer(session.model.piece)
+        self._detokenizer = Detokenizer(session.thinking.piece)
         self._stops = StopStrings(params.stop) if params.stop else None
         self._prompt = prompt
         self._audit: Audit | None = None
@@ -135,6 +138,9 @@ class Generation:
         optional: dict[str, Any] = {}
         if self.params.logprobs is not None:
             optional["logprobs"] = self._logprobs_report()
+        splitter = session.thinking.splitter(self._prompt)
+        if splitter is not None:
+            optional["reasoning"], optional["answer"] = split(self.text, splitter)
         if self._audit is not None:
             optional["audit"] = self._audit.report()
         return {
@@ -167,8 +173,11 @@ class Generation:
         """Turn tokens into text, up to the one that completes a stop string."""
         stops = self._stops
         text = ""
+        n_accepted_chars = 0
         for taken, token in enumerate(new, 1):
             text += self._detokenizer.feed(token) if stops is None else self._watched(token)
+            if taken == n_accepted:
+                n_accepted_chars = len(text)
             if stops is not None and stops.hit is not None:
                 finish_reason = "stop"
                 new = new[:taken]
@@ -182,7 +191,10 @@ class Generation:
                 text += self._rest()
         self.text += text
         self.finish_reason = finish_reason
-        return Delta(text, tuple(new), n_accepted, prefilled, self.n_prompt, finish_reason)
+        tokens = tuple(new)
+        return Delta(
+            text, tokens, n_accepted, prefilled, self.n_prompt, finish_reason, n_accepted_chars
+        )
 
     def _watched(self, token: int) -> str:
         """The text that ``token`` lets through to the reader."""

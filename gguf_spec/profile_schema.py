@@ -354,6 +354,13 @@ class Chat(Table):
 
     system: str = Field(default="", description="System message; empty: none.")
     think: OnOffAuto = Field(default="auto", description="Whether a reasoning model may reason.")
+    reasoning_effort: Literal["auto", "low", "medium", "high"] = Field(
+        default="auto", description="How much to reason, where the chat template takes that."
+    )
+    think_budget: Lookback = Field(
+        default=-1,
+        description="Most tokens of reasoning; then the answer is forced to begin. -1: no limit.",
+    )
     template: TemplateArguments = Field(default={}, description="Arguments for the chat template.")
 
 

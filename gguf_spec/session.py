@@ -32,6 +32,7 @@ from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
+from gguf_spec.thinking import Thinking
 from gguf_spec.verify_store import load_record
 from gguf_spec.widths import WidthLimits
 
@@ -209,6 +210,7 @@ class Session:
         self.model = self._load_model(setup.ref, setup.path, params, progress)
         self._adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
         self.template = ChatTemplate(setup.target.chat_template, self.model)
+        self.thinking = Thinking(setup.target.chat_template, self.model)
         self.context, self.limits = self._target_context(setup)
         self.load_seconds = self.model.load_seconds
         self.warmup_seconds = 0.0

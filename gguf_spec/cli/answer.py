@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -92,9 +93,33 @@ def warn_about_template(session: Session, out: Output) -> None:
 
 
 def template_arguments(profile: Profile) -> dict[str, Any]:
-    """What ``chat.think`` means to a chat template."""
-    think = profile.chat.think
-    return {} if think == "auto" else {"enable_thinking": think == "on"}
+    """What ``chat.think`` and ``chat.reasoning_effort`` mean to a chat template. Qwen, GLM and most
+    others look at ``enable_thinking``, DeepSeek V3.1 and Kimi K3 at ``thinking``."""
+    chat = profile.chat
+    arguments: dict[str, Any] = {}
+    if chat.think != "auto":
+        arguments["enable_thinking"] = arguments["thinking"] = chat.think == "on"
+    if chat.reasoning_effort != "auto":
+        arguments["reasoning_effort"] = chat.reasoning_effort
+    return arguments
+
+
+def warn_about_thinking(session: Session, profile: Profile, out: Output) -> None:
+    """Say what of the profile's wishes about reasoning this model cannot follow."""
+    chat, source = profile.chat, session.setup.target.chat_template or ""
+    known = session.thinking.format is not None
+    switch = "enable_thinking" in source or re.search(r"\bthinking\b", source)
+    if chat.think == "off" and known and not switch:
+        out.warning(
+            "--think off has no effect: this model's chat template has no switch for it "
+            "(--think-budget 0 ends the reasoning where it begins)"
+        )
+    if chat.think == "on" and not known:
+        out.warning("--think on has no effect: this model's chat template knows no reasoning")
+    if chat.reasoning_effort != "auto" and "reasoning_effort" not in source:
+        out.warning("--reasoning-effort has no effect: this model's chat template does not take it")
+    if chat.think_budget >= 0 and not known:
+        out.warning("--think-budget has no effect: this model's chat template knows no reasoning")
 
 
 def stream(

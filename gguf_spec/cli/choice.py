@@ -39,6 +39,8 @@ _OPTIONS = {
     "sampling.stop": "--stop",
     "chat.system": "--system",
     "chat.think": "--think",
+    "chat.reasoning_effort": "--reasoning-effort",
+    "chat.think_budget": "--think-budget",
 }
 _DEMO = "demo"
 
@@ -192,6 +194,8 @@ def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, obje
         "sampling.stop": options.stop or None,
         "chat.system": options.system,
         "chat.think": options.think,
+        "chat.reasoning_effort": options.reasoning_effort,
+        "chat.think_budget": options.think_budget,
     }
     yield from ((key, value) for key, value in given.items() if value is not None)
     for name, value in (

@@ -259,6 +259,24 @@ ThinkOpt = Annotated[
         help="Whether a reasoning model may reason; auto: as its chat template does.",
     ),
 ]
+EffortOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--reasoning-effort",
+        metavar="low|medium|high",
+        callback=values.effort,
+        help="How much to reason, where the chat template takes that (gpt-oss).",
+    ),
+]
+BudgetOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--think-budget",
+        metavar="N",
+        callback=values.whole(-1, values.MAX_TOKENS),
+        help="Most tokens of reasoning; then the answer is forced to begin. -1: no limit.",
+    ),
+]
 SetOpt = Annotated[
     list[str] | None,
     typer.Option(
@@ -336,6 +354,8 @@ class ModelOptions:
     stop: StopOpt = None
     system: SystemOpt = None
     think: ThinkOpt = None
+    reasoning_effort: EffortOpt = None
+    think_budget: BudgetOpt = None
     settings: SetOpt = None
 
 

@@ -129,7 +129,11 @@ def run(
             predicted=()
             if expected is None
             else predicted_tokens(session, expected, "--predict-file", out.warning),
-            mask=constraint and constraint.mask(session, profile, raw=raw),
+            mask=session.thinking.limited(
+                tokens,
+                profile.chat.think_budget,
+                None if constraint is None else constraint.mask(session, profile, raw=raw),
+            ),
             logprobs=logprobs,
         )
         generation = stream(session, tokens, params, out)
@@ -160,11 +164,16 @@ def _tell(session: Session, report: dict[str, Any], audited: str | None, out: Ou
 
 
 def _tokens(session: Session, profile: Profile, text: str, raw: bool, out: Output) -> list[int]:
-    from gguf_spec.cli.answer import template_arguments, warn_about_template
+    from gguf_spec.cli.answer import (
+        template_arguments,
+        warn_about_template,
+        warn_about_thinking,
+    )
 
     if raw:
         return session.raw_prompt(text)
     warn_about_template(session, out)
+    warn_about_thinking(session, profile, out)
     messages = [{"role": "user", "content": text}]
     if profile.chat.system:
         messages.insert(0, {"role": "system", "content": profile.chat.system})

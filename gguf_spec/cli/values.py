@@ -115,6 +115,13 @@ def on_off_auto(value: str | None) -> str | None:
     return value
 
 
+def effort(value: str | None) -> str | None:
+    """``low``, ``medium`` or ``high``."""
+    if value is not None and value not in ("low", "medium", "high"):
+        raise typer.BadParameter(f"{value!r} is none of low, medium, high")
+    return value
+
+
 def verify_rule(value: str | None) -> str | None:
     """``match``, ``residual`` or ``auto``."""
     if value is not None and value not in ("match", "residual", "auto"):
