@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, NamedTuple
 
+from gguf_spec.checkpoints import Checkpoints
 from gguf_spec.context import ModelContext, NoSlotError, Run, check_prompt
 from gguf_spec.control.base import Controller
 from gguf_spec.draft_sampling import DraftSampling
@@ -113,6 +114,7 @@ class SequenceState:
         """Whether only those parts of the cache are used again that a new prompt would fill in the
         same way: whole chunks of n_ubatch tokens, decoded as such."""
         self._n_chunked = 0
+        self._checkpoints = Checkpoints(target, seq)
 
     @property
     def drafters(self) -> tuple[Drafter, ...]:
@@ -151,9 +153,15 @@ class SequenceState:
         keep = self.stack.reusable(prompt, keep)
         if self.keeps_whole_chunks:
             keep -= keep % target.n_ubatch
-        if not self.consistent or (keep < self.n_cached and not target.remove(self.seq, keep)):
-            target.clear(self.seq)
-            keep = 0
+        if not self.consistent:
+            keep = self._cleared()
+        elif keep < self.n_cached and not target.remove(self.seq, keep):
+            keep = self._checkpoints.go_back(keep)
+            whole = not self.keeps_whole_chunks or keep % target.n_ubatch == 0
+            if not keep or not whole or self.stack.reusable(prompt, keep) < keep:
+                keep = self._cleared()
+        self._checkpoints.forget_behind(keep)
+        self._checkpoints.keep(keep)
         self.consistent = True
         self.n_cached = self.progress.cached_tokens = keep
         self._n_chunked = min(self._n_chunked, keep)
@@ -178,9 +186,18 @@ class SequenceState:
         self.history.truncate(self._n_prompt + n_completion)
         keep = min(self.n_cached, len(self.history))
         if keep < self.n_cached and not self._target.remove(self.seq, keep):
-            self._target.clear(self.seq)
-            keep = 0
+            keep = self._checkpoints.go_back(keep) or self._cleared()
+        self._checkpoints.forget_behind(keep)
         self.n_cached = keep
+
+    def adopt(self, tokens: Sequence[int]) -> None:
+        """Take over a cache that was filled with ``tokens`` from outside; ends the generation."""
+        self.finish("stop")
+        self.history.truncate(0)
+        self.history.extend(tokens)
+        self._checkpoints.forget_behind(0)
+        self.n_cached, self._n_prompt, self._n_chunked = len(tokens), len(tokens), 0
+        self.consistent = True
 
     def propose(self) -> Run:
         """The rows to decode next: a prompt chunk, or the last token with a draft after it."""
@@ -189,6 +206,8 @@ class SequenceState:
             chunk = self.history[self.n_cached : end]
             return Run(self.seq, self.n_cached, chunk, int(end == self._n_prompt))
         start = len(self.history) - 1
+        if start == self._n_prompt:
+            self._checkpoints.keep(start)
         tokens = [self.history[start], *self._propose_draft().tokens]
         return Run(self.seq, start, tokens, len(tokens))
 
@@ -245,6 +264,12 @@ class SequenceState:
             overhead_seconds=max(decode - (p.busy_at_last - p.busy_at_first), 0.0),
             draft_seconds=p.draft_seconds,
         )
+
+    def _cleared(self) -> int:
+        """Empty the cache; gives back the number of tokens that are left in it."""
+        self._target.clear(self.seq)
+        self._checkpoints.forget_behind(0)
+        return 0
 
     def _propose_draft(self) -> Draft:
         """The first draft that a chosen drafter offers, cut to what may be verified."""

@@ -64,6 +64,7 @@ class Session:
         self.report_wait = report
         self._least_width = least_width
         self._adapters: list[tuple[int, float]] = []
+        self._undrafted = False
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
@@ -152,6 +153,17 @@ class Session:
         """Whether DRY sees no repetition across ``token``."""
         text = self.model.special_text(token)
         return any(breaker in text for breaker in DRY_BREAKERS)
+
+    @property
+    def drafting(self) -> bool:
+        """Whether drafts are made; off, all is as without drafters, which stay loaded."""
+        return not self._undrafted
+
+    @drafting.setter
+    def drafting(self, on: bool) -> None:
+        self._undrafted = not on
+        limit = self.limits.at if self.setup.profile.spec.exact else None
+        self.sequence.width_limit = limit if on else lambda depth: 1
 
     def close(self) -> None:
         """Free everything, contexts before models."""

@@ -27,11 +27,11 @@ class LiveTail:
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._drawn: list[int] = []
-        """Cells of each line that is on the screen and will be drawn again."""
-        self._width = 0
-        self.kept = 0
-        """How many leading lines of the tail have been written for good since ``reset``."""
+        self._drawn: list[str] = []
+        """The lines on the screen that will be drawn again."""
+        self._columns = 0
+        self._kept = 0
+        """How many leading lines of the tail have been written for good."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -48,36 +48,30 @@ class LiveTail:
         return max(self.size[0] - 1, 10)
 
     def draw(self, lines: Sequence[str], foot: Sequence[str] = (), *, final: int = 0) -> None:
-        """Show ``lines`` with ``foot`` below them. The first ``final`` lines will not change.
+        """Show ``lines`` with ``foot`` below them.
 
-        ``lines`` is the whole tail since ``reset``; those that were kept are not written again.
+        ``lines`` begin where the last call's did, behind its ``final`` ones: those are written for
+        good, and the next call leaves them out.
         """
         columns, rows = self.size
         room = max(rows - len(foot) - 2, 1)
-        keep = max(final, len(lines) - room, self.kept)
-        fresh, rest = lines[self.kept : keep], [*lines[keep:], *foot]
+        keep = max(final, len(lines) - room, self._kept)
+        fresh, rest = lines[self._kept : keep], [*lines[keep:], *foot]
         out = [_BEGIN, self._up(columns)]
         out += [f"{line}\x1b[0m\x1b[K\r\n" for line in (*fresh, *rest)]
         out += ["\x1b[J", _END]
         self._stream.write("".join(out))
         self._stream.flush()
-        self.kept = max(keep, self.kept)
-        self._drawn = [_cells(line) for line in rest]
-        self._width = columns
-
-    def reset(self) -> None:
-        """What is drawn next is another tail, below the lines that were kept."""
-        self.kept = 0
+        self._kept = keep - final
+        self._drawn = rest
+        self._columns = columns
 
     def _up(self, columns: int) -> str:
         """Move to the first line that is drawn again. A terminal that was made narrower has broken
         lines that no longer fit."""
         rows = len(self._drawn)
-        if columns < self._width:
-            rows = sum(max(-(-cells // columns), 1) for cells in self._drawn)
+        if columns < self._columns:
+            cells = (cell_len(Text.from_ansi(line).plain) for line in self._drawn)
+            rows = sum(max(-(-count // columns), 1) for count in cells)
         rows = min(rows, self.size[1] - 1)
         return f"\r\x1b[{rows}A" if rows else "\r"
-
-
-def _cells(line: str) -> int:
-    return cell_len(Text.from_ansi(line).plain)

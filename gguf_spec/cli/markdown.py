@@ -4,40 +4,93 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
-from rich.console import Console
-from rich.markdown import Markdown
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown
+from rich.style import Style
+from rich.syntax import Syntax
 from rich.text import Text
+from rich.theme import Theme
 
 _PARSER = MarkdownIt().enable("strikethrough").enable("table")
 # Colours of the terminal's own palette: they suit light and dark backgrounds.
 _CODE_THEME = "ansi_dark"
+_THEME = Theme(
+    {
+        "markdown.code": Style(color="cyan"),
+        "markdown.h1": Style(bold=True, underline=True),
+        "markdown.h2": Style(bold=True, underline=True),
+        "markdown.h3": Style(bold=True),
+        "markdown.item.number": Style(color="cyan"),
+        "markdown.table.border": Style(dim=True),
+        "markdown.table.header": Style(bold=True),
+    }
+)
+_PADDING = re.compile(r" +$")
 
 
 def finished(source: str) -> int:
     """How many leading characters of ``source`` are blocks that more text cannot change.
 
-    The last block is never finished: a line may join it. Neither is a block of links' addresses,
-    which shows nothing.
+    The last block is never finished: another line may join it.
     """
     starts = [t.map[0] for t in _PARSER.parse(source) if t.level == 0 and t.map and t.nesting >= 0]
     if len(starts) < 2:
         return 0
-    lines = source.splitlines(keepends=True)
-    return sum(map(len, lines[: starts[-1]]))
+    lines = source.split("\n")
+    return sum(len(line) + 1 for line in lines[: starts[-1]])
+
+
+class _Heading(Heading):
+    """A heading at the left, as people write it."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _CodeBlock(CodeBlock):
+    """Code in colours, indented, on the terminal's own background."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        yield Syntax(
+            code, self.lexer_name, theme=self.theme, word_wrap=True, padding=(0, 2),
+            background_color="default",
+        )  # fmt: skip
+
+
+class _Markdown(Markdown):
+    elements = {  # noqa: RUF012 (as in rich)
+        **Markdown.elements,
+        "heading_open": _Heading,
+        "fence": _CodeBlock,
+        "code_block": _CodeBlock,
+    }
 
 
 class Painter:
     """Paints text as lines with ANSI styles, for a terminal of a width that may change."""
 
     def __init__(self) -> None:
-        self._console: Console | None = None
+        many = os.environ.get("COLORTERM") in ("truecolor", "24bit")
+        self._console = Console(
+            file=io.StringIO(),
+            force_terminal=True,
+            color_system="truecolor" if many else "256",
+            legacy_windows=False,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            theme=_THEME,
+        )
 
     def markdown(self, source: str, width: int) -> list[str]:
         """``source`` rendered."""
-        return self._lines(Markdown(source, code_theme=_CODE_THEME, hyperlinks=False), width)
+        return self._lines(_Markdown(source, code_theme=_CODE_THEME, hyperlinks=False), width)
 
     def spans(self, spans: Sequence[tuple[str, str]], width: int) -> list[str]:
         """Pieces of plain text, each with a style, wrapped."""
@@ -47,18 +100,9 @@ class Painter:
         return self._lines(text, width) if text.plain else []
 
     def _lines(self, what: Markdown | Text, width: int) -> list[str]:
-        console = self._console
-        if console is None:
-            color = "truecolor" if os.environ.get("COLORTERM") in ("truecolor", "24bit") else "256"
-            console = self._console = Console(
-                file=io.StringIO(),
-                force_terminal=True,
-                color_system="truecolor" if color == "truecolor" else "256",
-                legacy_windows=False,
-                highlight=False,
-                emoji=False,
-                markup=False,
-            )
-        stream = console.file = io.StringIO()
-        console.print(what, width=width, crop=True, overflow="fold")
-        return stream.getvalue().rstrip("\n").split("\n")
+        stream = self._console.file = io.StringIO()
+        self._console.print(what, width=width, overflow="fold")
+        lines = [_PADDING.sub("", line) for line in stream.getvalue().split("\n")]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines

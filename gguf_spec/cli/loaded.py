@@ -1,0 +1,49 @@
+"""The session of a chat, which may be exchanged for another one while the chat goes on."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gguf_spec.cli.answer import open_session, prepare_setup
+from gguf_spec.cli.output import Output
+
+if TYPE_CHECKING:
+    from gguf_spec.profile import Profile
+    from gguf_spec.setup import Setup
+
+
+class Loaded:
+    """A session that is always there, until it is closed."""
+
+    def __init__(self, setup: Setup, out: Output) -> None:
+        self._out = out
+        self.session = open_session(setup, out)
+
+    def reload(self, profile: Profile, name: str = "") -> None:
+        """Load ``profile`` in place of what is loaded. If that fails the old one is loaded again:
+        two models at a time may be more than fits.
+
+        Raises:
+            GgufSpecError: it cannot be loaded; the session is as before, with empty caches.
+        """
+        setup = prepare_setup(profile, self._out, name=name)
+        before = self.session.setup
+        self.session.close()
+        try:
+            self.session = open_session(setup, self._out)
+        except BaseException:
+            self._out.say("(going back to what was loaded)")
+            self.session = open_session(before, self._out)
+            raise
+
+    def __enter__(self) -> Loaded:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.session.close()

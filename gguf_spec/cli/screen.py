@@ -1,0 +1,164 @@
+"""An answer on the terminal while it is made: markdown, reasoning, and a line that says how it goes.
+
+Everything is drawn in the thread that decodes, at most 20 times a second and for at most a small
+share of the time: a second thread that computes would cost every call of libllama the interval at
+which Python switches threads (5 ms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import IO
+
+from gguf_spec.cli.live import LiveTail
+from gguf_spec.cli.markdown import Painter, finished
+from gguf_spec.reasoning import Part
+
+_INTERVAL = 0.05  # seconds between two frames at least
+_SHARE = 80  # a frame that took t is followed by none for this many t
+_REASONING_LINES = 5  # that are seen of it at a time
+_ACCEPTED = "green"
+
+Foot = Callable[[int], Sequence[str]]
+
+
+class Screen:
+    """Shows one answer after the other on ``stream``, a terminal.
+
+    ``expanded``: reasoning is shown whole, and stays. ``colored``: the answer is plain text in
+    which the tokens of accepted drafts have a colour.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.expanded = False
+        self.colored = False
+        self._tail = LiveTail(stream)
+        self._painter = Painter()
+        self._foot: Foot = lambda width: ()
+        self._next = 0.0
+        self._begin("answer")
+
+    def start(self, foot: Foot) -> None:
+        """Begin an answer. ``foot`` gives the lines below it, for a width."""
+        self._foot = foot
+        self._next = monotonic() + _INTERVAL
+        self._begin("answer")
+
+    def feed(self, parts: Sequence[Part], *, accepted: bool = False) -> None:
+        """Take what is new; ``accepted``: it comes from drafts."""
+        style = _ACCEPTED if accepted else ""
+        for kind, text in parts:
+            if kind == "mark":
+                continue
+            if kind != self._kind:
+                self._close()
+                self._begin(kind)
+            text = visible(text)
+            if not self._source:
+                text = text.lstrip("\n") if kind == "answer" else text.lstrip()
+            if not text:
+                continue
+            self._source += text
+            if self._spans and self._spans[-1][1] == style:
+                self._spans[-1] = (self._spans[-1][0] + text, style)
+            else:
+                self._spans.append((text, style))
+
+    def count(self, n_tokens: int) -> None:
+        """So many tokens have come."""
+        self._n_tokens += n_tokens
+
+    def tick(self) -> None:
+        """Draw, if it is time."""
+        begun = monotonic()
+        if begun < self._next:
+            return
+        self._draw(self._foot(self._tail.width))
+        now = monotonic()
+        self._next = now + max(_INTERVAL, _SHARE * (now - begun))
+
+    def finish(self) -> None:
+        """The answer has ended: what is shown stays."""
+        self._close()
+        self._begin("answer")
+
+    # ------------------------------------------------------------------------------ sections
+
+    def _begin(self, kind: str) -> None:
+        self._kind = kind
+        self._source = ""
+        self._spans: list[tuple[str, str]] = []
+        self._began = monotonic()
+        self._n_tokens = 0
+
+    def _close(self) -> None:
+        """Write the section for good."""
+        width = self._tail.width
+        if self._kind == "reasoning" and not self.expanded:
+            lines = self._painter.spans([(self._title(past=True), "dim")], width)
+        else:
+            lines = self._lines(self._source, self._spans, width)
+        if self._kind == "reasoning" and lines:
+            lines.append("")
+        self._tail.draw(lines, final=len(lines))
+
+    def _draw(self, foot: Sequence[str]) -> None:
+        """Draw the section; blocks of it that are finished are written for good."""
+        width = self._tail.width
+        if self._kind == "reasoning" and not self.expanded:
+            recent = self._painter.spans([(self._source[-width * 8 :], "dim")], width - 2)
+            shown = [f"\x1b[2m│\x1b[0m {line}" for line in recent[-_REASONING_LINES:]]
+            title = self._painter.spans([(self._title(past=False), "dim")], width)
+            self._tail.draw([*title, *shown], foot)
+            return
+        n = self._finished()
+        if not n:
+            self._tail.draw(self._lines(self._source, self._spans, width), foot)
+            return
+        done, rest = _cut(self._spans, n)
+        lines = self._lines(self._source[:n], done, width)
+        if self._kind == "answer" and not self.colored:
+            lines.append("")
+        tail = self._lines(self._source[n:], rest, width)
+        self._tail.draw([*lines, *tail], foot, final=len(lines))
+        self._source, self._spans = self._source[n:], rest
+
+    def _finished(self) -> int:
+        if self._kind == "answer" and not self.colored:
+            return finished(self._source)
+        return self._source.rfind("\n") + 1
+
+    def _lines(self, source: str, spans: Sequence[tuple[str, str]], width: int) -> list[str]:
+        if self._kind == "reasoning":
+            return self._painter.spans([(source.rstrip("\n"), "dim")], width)
+        if self.colored:
+            return self._painter.spans(spans, width)
+        return self._painter.markdown(source, width)
+
+    def _title(self, *, past: bool) -> str:
+        seconds = monotonic() - self._began
+        verb, more = ("Reasoned", ": /think show") if past else ("Reasoning", "")
+        return f"{verb} for {seconds:.0f} s, {self._n_tokens} tokens{more}"
+
+
+def visible(text: str) -> str:
+    """``text`` without what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c for c in text if c in "\n\t" or not ("\0" <= c < " " or "\x7f" <= c <= "\x9f"))
+
+
+def _cut(
+    spans: Sequence[tuple[str, str]], n: int
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """``spans`` before and behind their first ``n`` characters."""
+    before: list[tuple[str, str]] = []
+    behind: list[tuple[str, str]] = []
+    for text, style in spans:
+        if n > 0:
+            before.append((text[:n], style))
+        if n < len(text):
+            behind.append((text[max(n, 0) :], style))
+        n -= len(text)
+    return before, behind

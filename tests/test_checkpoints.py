@@ -1,0 +1,81 @@
+"""Going back in a cache that cannot be cut back, between generations."""
+
+from __future__ import annotations
+
+import pytest
+
+from gguf_spec.control import FixedPolicy
+from gguf_spec.engine import Engine, Request, SequenceState
+from gguf_spec.sampling import Sampler, SamplingParams
+from tests.toy import ToyContext
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
+
+
+def opened(*, removes_tail: bool = False) -> tuple[Engine, SequenceState, ToyContext]:
+    target = ToyContext(5, removes_tail=removes_tail, end_bias=-99)
+    engine = Engine(target)
+    return engine, engine.open([], FixedPolicy(())), target
+
+
+def answer(engine: Engine, sequence: SequenceState, prompt: list[int], n: int = 8) -> list[int]:
+    request = Request(prompt, Sampler(SamplingParams(temperature=0.7, seed=2)), n)
+    return [t for step in engine.generate(sequence, request) for t in step.tokens]
+
+
+def fresh(prompt: list[int]) -> list[int]:
+    engine, sequence, _ = opened(removes_tail=True)
+    return answer(engine, sequence, prompt)
+
+
+def test_an_answer_that_changed_is_read_again_and_no_more() -> None:
+    engine, sequence, _ = opened()
+    first = answer(engine, sequence, PROMPT)
+    prompt = [*PROMPT, *first[4:], 7, 7]  # as without its reasoning
+    assert answer(engine, sequence, prompt) == fresh(prompt)
+    assert sequence.progress.cached_tokens == len(PROMPT)
+
+
+def test_undo_goes_back_to_the_end_of_the_turn_before() -> None:
+    engine, sequence, _ = opened()
+    first = answer(engine, sequence, PROMPT)
+    second = [*PROMPT, *first, 7, 7, 7]
+    answer(engine, sequence, second)
+    cached = sequence.progress.cached_tokens
+    assert cached == len(PROMPT) + len(first) - 1
+    other = [*PROMPT, *first, 6, 6]
+    assert answer(engine, sequence, other) == fresh(other)
+    assert sequence.progress.cached_tokens == cached
+    assert answer(engine, sequence, other) == fresh(other)  # retry
+    assert sequence.progress.cached_tokens == cached
+
+
+def test_a_state_of_another_text_is_not_used() -> None:
+    engine, sequence, _ = opened()
+    answer(engine, sequence, PROMPT)
+    other = [*PROMPT[:10], 1, 1, *PROMPT[12:]]
+    assert answer(engine, sequence, other) == fresh(other)
+    assert answer(engine, sequence, PROMPT) == fresh(PROMPT)
+    assert sequence.progress.cached_tokens == 0
+
+
+def test_few_states_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sequence, target = opened()
+    saved: list[int] = []
+    real = target.save
+    monkeypatch.setattr(
+        target, "save", lambda seq: saved.append(len(target.cache[seq])) or real(seq)
+    )
+    text = list(PROMPT)
+    for _ in range(8):
+        text += [*answer(engine, sequence, text), 7]
+    assert len(sequence._checkpoints._kept) == 6
+    assert saved == sorted(set(saved))
+
+
+def test_nothing_is_saved_where_tails_can_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sequence, target = opened(removes_tail=True)
+    monkeypatch.setattr(target, "save", None)
+    answer(engine, sequence, PROMPT)
+    answer(engine, sequence, PROMPT[:9])
+    assert sequence.progress.cached_tokens == 8
