@@ -17,6 +17,8 @@ Message = Mapping[str, str]
 
 # A Unicode noncharacter: it never stands for a character, so taking it out of content is no loss.
 _MARK = "\ufdd0"
+# What somebody, or a model, wrote in a message; a model's reasoning has a name of its own.
+_CONTENTS = frozenset(("content", "reasoning_content"))
 
 
 class Vocabulary(Protocol):
@@ -77,17 +79,20 @@ def _mark(
     texts: set[str] = set()
     marked = []
     for message in messages:
-        content = message["content"].replace(_MARK, "")
-        found = {
-            vocabulary.special_text(token)
-            for token in vocabulary.tokenize(content, parse_special=True)
-            if vocabulary.is_control(token)
-        }
-        found = {text for text in found if text and text in content}
-        texts |= found
-        for text in sorted(found, key=len, reverse=True):
-            content = content.replace(text, text[0] + _MARK + text[1:])
-        marked.append({**message, "content": content})
+        contents = {}
+        for name in _CONTENTS & message.keys():
+            content = message[name].replace(_MARK, "")
+            found = {
+                vocabulary.special_text(token)
+                for token in vocabulary.tokenize(content, parse_special=True)
+                if vocabulary.is_control(token)
+            }
+            found = {text for text in found if text and text in content}
+            texts |= found
+            for text in sorted(found, key=len, reverse=True):
+                content = content.replace(text, text[0] + _MARK + text[1:])
+            contents[name] = content
+        marked.append({**message, **contents})
     return marked, sorted(texts, key=len, reverse=True)
 
 
@@ -96,7 +101,12 @@ def _pieces(text: str, marked: Sequence[Message], control: Sequence[str]) -> lis
     as they are, else the marked control tokens alone."""
     if not control:
         return [(text, False)]
-    contents = [m["content"].strip() for m in marked if _MARK in m["content"]]
+    contents = [
+        message[name].strip()
+        for message in marked
+        for name in _CONTENTS & message.keys()
+        if _MARK in message[name]
+    ]
     spans = contents + [t[0] + _MARK + t[1:] for t in control]
     pattern = re.compile("|".join(re.escape(s) for s in sorted(spans, key=len, reverse=True)))
     pieces, end = [], 0

@@ -14,14 +14,23 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 # From the top down: a module may import from its own layer and from those below, never from above.
 LAYERS = (
     {"cli", "server", "__main__"},
-    {"session", "generation", "bench", "tune", "verification", "exact"},
+    {"session", "session_state", "generation", "bench", "tune", "verification", "exact"},
     {"setup"},
     {"engine", "equality", "curves"},
     {"drafters"},
     {"backend", "probe", "hub", "devices", "refs"},
 )
 # Front ends may be imported by front ends only.
-FRONT_ENDS = {"typer", "click", "rich", "prompt_toolkit", "httpx", "requests", "starlette"}
+FRONT_ENDS = {
+    "typer",
+    "click",
+    "rich",
+    "markdown_it",
+    "prompt_toolkit",
+    "httpx",
+    "requests",
+    "starlette",
+}
 
 
 def imports(path: Path) -> set[str]:

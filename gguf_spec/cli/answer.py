@@ -146,10 +146,15 @@ def stream(
             out.text(delta.text)
             shown += len(delta.text)
     out.text(generation.text[shown:])  # what cancelling gave back
+    told_events(generation, out)
+    return generation
+
+
+def told_events(generation: Generation, out: Output) -> None:
+    """Show where drafters failed, to somebody who debugs."""
     for event in generation.events:
         if out.debug and event.trace:
             out.say(event.trace.rstrip())
-    return generation
 
 
 def audited_text(generation: Generation, out: Output) -> str:

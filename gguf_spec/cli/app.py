@@ -28,10 +28,20 @@ NAME = "gguf-spec"
 _ClickUsageError: Any = typer.BadParameter.__mro__[1]
 
 _interrupted = False
+_START = """\
+Start with one of these; no model is needed beforehand:
+
+  gguf-spec chat                       a chat, with a model of yours or the demo model
+  gguf-spec run -p "Why is the sky blue?"
+  gguf-spec doctor                     what this machine can do
+
+A model is a GGUF file, or hf:owner/repo:QUANT, or ollama:name:
+
+  gguf-spec chat path/to/model.gguf
+"""
 
 app = typer.Typer(
     name=NAME,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,6 +73,7 @@ def _root(
 ) -> None:
     """Run quantized GGUF models with speculative decoding."""
     if ctx.invoked_subcommand is None:
+        print(_START)
         print(ctx.get_help())
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gguf_spec.cli import values
+from gguf_spec.cli import completion, values
 from gguf_spec.cli.output import State
 
 #: ``gguf_spec.draft_choice.AVAILABLE_TYPES``, which a help text cannot wait for.
@@ -44,13 +44,20 @@ WhereArg = Annotated[
     typer.Argument(
         metavar="PROFILE|REF",
         show_default=False,
+        autocompletion=completion.profiles_and_models,
         help="A profile (name or .toml file) or a model: path/to/file.gguf, hf:owner/repo:QUANT, "
         "ollama:name, https://… Without it: the demo profile.",
     ),
 ]
 ModelOpt = Annotated[
     str | None,
-    typer.Option("-m", "--model", metavar="REF", help="Target model, instead of the profile's."),
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="REF",
+        autocompletion=completion.models,
+        help="Target model, instead of the profile's.",
+    ),
 ]
 DraftOpt = Annotated[
     list[str] | None,
@@ -58,6 +65,7 @@ DraftOpt = Annotated[
         "-d",
         "--draft",
         metavar="[TYPE=]REF",
+        autocompletion=completion.models,
         help="Draft: a smaller model with the same vocabulary, or a head made for the target; its "
         "header says which. Repeatable with a TYPE for each.",
     ),
@@ -68,6 +76,7 @@ SpecTypeOpt = Annotated[
         "--spec-type",
         metavar="LIST",
         callback=values.spec_types,
+        autocompletion=completion.spec_types,
         help="What drafts, tried in order, with commas between: "
         f"{', '.join(SPEC_TYPES)}; or auto, or none.",
     ),

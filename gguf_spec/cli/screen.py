@@ -1,4 +1,4 @@
-"""An answer on the terminal while it is made: markdown, reasoning, and a line that says how it goes.
+"""An answer on the terminal while it is made: markdown, reasoning, and how it goes.
 
 Everything is drawn in the thread that decodes, at most 20 times a second and for at most a small
 share of the time: a second thread that computes would cost every call of libllama the interval at
