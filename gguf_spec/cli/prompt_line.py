@@ -12,7 +12,6 @@ from pathlib import Path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
-from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
@@ -43,7 +42,7 @@ class PromptLine:
         self._session: PromptSession[str] = PromptSession(
             PROMPT,
             multiline=True,
-            prompt_continuation=FormattedText([("", ". ")]),
+            prompt_continuation=_continuation,
             key_bindings=_bindings(),
             history=_history(),
             completer=ChatCompleter(conversation),
@@ -124,6 +123,11 @@ def _words(command: str) -> list[str]:
     if command == "/profile":
         return [found.name for found in find_profiles()]
     return []
+
+
+def _continuation(width: int, line: int, wraps: int) -> str:
+    """What stands before lines after the first; one that is merely broken gets no sign."""
+    return "  " if wraps else ". "
 
 
 def _bindings() -> KeyBindings:

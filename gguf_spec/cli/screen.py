@@ -39,11 +39,13 @@ class Screen:
         self._next = 0.0
         self._begin("answer")
 
-    def start(self, foot: Foot) -> None:
-        """Begin an answer. ``foot`` gives the lines below it, for a width."""
+    def start(self, foot: Foot, *, at_once: bool = False) -> None:
+        """Begin an answer. ``foot`` gives the lines below it, for a width; ``at_once``: they are
+        worth seeing before anything has come."""
         self._foot = foot
-        self._next = monotonic() + _INTERVAL
+        self._next = monotonic() + (0.0 if at_once else _INTERVAL)
         self._begin("answer")
+        self.tick()
 
     def feed(self, parts: Sequence[Part], *, accepted: bool = False) -> None:
         """Take what is new; ``accepted``: it comes from drafts."""

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from gguf_spec.session import Session
 
 
+# Tokens that may take a while to read, also on a fast machine.
+_LONG_PROMPT = 256
+
+
 class Turns:
     """What has been said, with what answers it. ``screen``: where answers are drawn; None: their
     text is printed as it comes."""
@@ -90,6 +94,8 @@ class Turns:
         show_warnings(session, self.out)
         self.out.note(answer_line(report))
         self._say_why_it_ended(report)
+        if self.screen is not None:
+            self.out.note("")
         return str(report["finish_reason"])
 
     def _prompt(self, user: dict[str, str]) -> list[int]:
@@ -137,7 +143,8 @@ def on_screen(
             screen.feed(parts, accepted=accepted)
 
     shown = 0
-    screen.start(status.lines if out.mode == "human" else lambda width: ())
+    foot = status.lines if out.mode == "human" else lambda width: []
+    screen.start(foot, at_once=len(prompt) > session.sequence.n_cached + _LONG_PROMPT)
     try:
         with (
             cancelled_by_interrupt(generation),
