@@ -8,6 +8,7 @@ from pathlib import Path
 from gguf_spec.cli.answer import warn_about_thinking
 from gguf_spec.cli.chat_file import SavedChat, load_chat, save_chat
 from gguf_spec.cli.choice import is_utf8, profile_name
+from gguf_spec.cli.output import visible
 from gguf_spec.cli.status import why_not
 from gguf_spec.cli.turns import Turns
 from gguf_spec.errors import GgufSpecError, InputError, UsageError
@@ -84,7 +85,13 @@ def think(turns: Turns, rest: str) -> None:
         say(f"reasoning: {chat.think}, {limit}")
         return
     if rest == "show":
-        say(_last_reasoning(turns) or "there is no reasoning to show")
+        text = _last_reasoning(turns)
+        if not text:
+            say("there is no reasoning to show")
+        elif screen is not None:
+            screen.show_reasoning(text)
+        else:
+            say(visible(text))
         return
     if rest in ("expand", "fold"):
         if screen is not None:

@@ -105,4 +105,6 @@ class Painter:
         lines = [_PADDING.sub("", line) for line in stream.getvalue().split("\n")]
         while lines and not lines[-1]:
             lines.pop()
+        while lines and not lines[0]:  # rich sets lists apart
+            lines.pop(0)
         return lines

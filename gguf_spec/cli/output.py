@@ -111,3 +111,10 @@ def shortened(text: str) -> str:
 def printable(text: str) -> str:
     """``text`` without what a terminal would obey: names in a file are not ours."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
+def visible(text: str) -> str:
+    """``text`` without what a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(c for c in text if c in "\n\t" or not ("\0" <= c < " " or "\x7f" <= c <= "\x9f"))

@@ -13,6 +13,7 @@ from typing import IO
 
 from gguf_spec.cli.live import LiveTail
 from gguf_spec.cli.markdown import Painter, finished
+from gguf_spec.cli.output import visible
 from gguf_spec.reasoning import Part
 
 _INTERVAL = 0.05  # seconds between two frames at least
@@ -85,6 +86,11 @@ class Screen:
         self._close()
         self._begin("answer")
 
+    def show_reasoning(self, text: str) -> None:
+        """Show the reasoning of an earlier answer."""
+        lines = self._painter.spans([(visible(text), "dim")], self._tail.width)
+        self._tail.draw(lines, final=len(lines))
+
     # ------------------------------------------------------------------------------ sections
 
     def _begin(self, kind: str) -> None:
@@ -142,13 +148,6 @@ class Screen:
         seconds = monotonic() - self._began
         verb, more = ("Reasoned", ": /think show") if past else ("Reasoning", "")
         return f"{verb} for {seconds:.0f} s, {self._n_tokens} tokens{more}"
-
-
-def visible(text: str) -> str:
-    """``text`` without what a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(c for c in text if c in "\n\t" or not ("\0" <= c < " " or "\x7f" <= c <= "\x9f"))
 
 
 def _cut(
