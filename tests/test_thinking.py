@@ -123,6 +123,7 @@ def test_drafts_change_nothing(temperature: float, removes_tail: bool) -> None:
 
 # ------------------------------------------------------------------- tokens of a model
 
+
 class Marked(ToyVocabulary):
     """One that knows its control tokens where they are written out."""
 

@@ -27,6 +27,7 @@ NAME = "gguf-spec"
 # typer has click inside or beside it, depending on its version; its own exports lead there.
 _ClickUsageError: Any = typer.BadParameter.__mro__[1]
 
+_COMPLETION = "_GGUF_SPEC_COMPLETE"
 _interrupted = False
 _START = """\
 Start with one of these; no model is needed beforehand:
@@ -97,6 +98,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    if _COMPLETION in os.environ:  # a shell asks what may follow; its script calls us so
+        app(prog_name=NAME)
     try:
         code = run_cli(sys.argv[1:])
         # Nothing is left to be cancelled, and Python would die of the signal while it ends.

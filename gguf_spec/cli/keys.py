@@ -19,7 +19,9 @@ def quiet_keys() -> Iterator[None]:
     except (ImportError, OSError, ValueError, AttributeError):
         yield  # no such terminal
         return
-    quiet = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    # NOFLSH: Ctrl-C stops the answer, and does not take away what was typed.
+    local = before[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH
+    quiet = [*before[:3], local, *before[4:]]
     termios.tcsetattr(number, termios.TCSANOW, quiet)
     try:
         yield

@@ -97,7 +97,8 @@ class ChatCompleter(Completer):
             return ()
         name, space, rest = text.partition(" ")
         if not space:
-            return _starting(name, self._commands)
+            names = (f"{key} " if usage else key for key, (_, usage, _) in self._commands.items())
+            return _starting(name, names)
         if name in _OF_FILES:
             return self._files(rest.removeprefix("--state").lstrip(), event)
         return _starting(rest.rpartition(",")[2] if name == "/spec" else rest, _words(name))

@@ -1,0 +1,225 @@
+"""``gguf-spec chat`` in a terminal of its own: keys go in, a screen comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+
+import pyte
+import pytest
+
+from tests.cli.conftest import TARGET, Cli
+
+COLUMNS, ROWS = 80, 24
+_PATIENCE = 60.0  # seconds; only a failure takes so long
+
+
+class Terminal:
+    """A chat in a pseudo-terminal. It answers when it is asked where the cursor is."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.screen = pyte.HistoryScreen(COLUMNS, ROWS, history=5000, ratio=0.5)
+        self.stream = pyte.ByteStream(self.screen)
+        self.master, slave = pty.openpty()
+        self.screen.write_process_input = lambda data: os.write(self.master, data.encode())  # type: ignore[method-assign]
+        self.resize(COLUMNS, ROWS)
+        given = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
+        given |= {"TERM": "xterm-256color", **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gguf_spec", "chat", *arguments],
+            stdin=slave, stdout=slave, stderr=slave, env=given, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(slave)
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.screen.resize(rows, columns)
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    @property
+    def text(self) -> str:
+        """All lines, those that have scrolled out included."""
+        rows = [
+            *self.screen.history.top,
+            *(self.screen.buffer[y] for y in range(self.screen.lines)),
+        ]
+        width = self.screen.columns
+        return "\n".join("".join(row[x].data for x in range(width)).rstrip() for row in rows)
+
+    def until(self, seen: Callable[[str], bool]) -> str:
+        """Read until the text is as ``seen`` says."""
+        end = monotonic() + _PATIENCE
+        while not seen(self.text):
+            ready, _, _ = select.select([self.master], [], [], max(end - monotonic(), 0))
+            if not ready or not self._read():
+                raise AssertionError(f"not seen in:\n{self.text}")
+        return self.text
+
+    def shows(self, text: str, times: int = 1) -> str:
+        return self.until(lambda shown: shown.count(text) >= times)
+
+    def prompt(self) -> str:
+        """Read until a message can be typed."""
+        return self.until(lambda shown: self.last_line(-2) == ">")
+
+    def last_line(self, at: int) -> str:
+        lines = [line for line in self.text.splitlines() if line]
+        return lines[at].strip() if len(lines) >= -at else ""
+
+    def ended(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read():
+            pass
+        return self.process.wait(_PATIENCE)
+
+    def _read(self) -> bool:
+        data = b""
+        with contextlib.suppress(OSError):  # the terminal closes with the program
+            data = os.read(self.master, 65536)
+        self.stream.feed(data)
+        return bool(data)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+
+
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started: list[Terminal] = []
+
+    def call(*arguments: str, **environment: str) -> Terminal:
+        defaults = (TARGET, "-t", "1", "--temp", "0", "--spec-type", "none")
+        started.append(Terminal(*defaults, *arguments, **environment))
+        return started[-1]
+
+    yield call
+    for terminal in started:
+        terminal.close()
+
+
+def test_three_turns_evaluate_only_what_is_new(start: Start, cli: Cli) -> None:
+    one = start("-n", "6")
+    one.prompt()
+    for i, message in enumerate(("hello", "more", "again"), 1):
+        one.type(f"{message}\r")
+        one.shows("tokens/s", i)
+    one.type("/save chat.json\r")
+    one.shows("(saved 3 messages")
+    one.type("/exit\r")
+    assert one.ended() == 0
+    notes = [line for line in one.text.splitlines() if "tokens/s" in line]
+    n_prompt, n_cached = (int(word) for word in _numbers(notes[2]))
+    saved = json.loads(Path("chat.json").read_text(encoding="utf-8"))["messages"]
+    # The new tokens: the end of the last answer, the message, the frame of the two.
+    assert 0 < n_prompt - n_cached < 30
+    script = "hello\nmore\nagain\n"
+    piped = cli(
+        "chat", TARGET, "-t", "1", "--temp", "0", "--spec-type", "none", "-n", "6", stdin=script
+    )
+    assert piped.out == "".join(f"{message['content']}\n" for message in saved[1::2])
+
+
+def _numbers(note: str) -> list[str]:
+    """Prompt and cached tokens of a line such as "… · prompt 76 (59 cached) · …"."""
+    words = note[note.index("prompt ") :].replace("(", " ").split()
+    return [words[1], words[2]]
+
+
+def test_what_is_typed_meanwhile_waits_and_ctrl_c_keeps_the_answer(start: Start) -> None:
+    one = start("-c", "4096")
+    one.prompt()
+    one.type("hello\r")
+    one.shows("Ctrl-C stops")
+    one.type("/stats")
+    one.shows("Ctrl-C stops")
+    one.type("\x03")
+    shown = one.shows("cancelled")
+    assert "/stats" not in shown
+    one.until(lambda text: one.last_line(-2) == "> /stats")
+    one.type("\r")
+    one.shows("1 answers")
+    one.type("\x03")
+    one.shows("(Ctrl-C again or /exit leaves)")
+    one.prompt()
+    one.type("\x03")
+    assert one.ended() == 130
+
+
+def test_many_pasted_lines_are_one_message(start: Start) -> None:
+    one = start("-n", "3", "-c", "4096")
+    one.prompt()
+    lines = "\r".join(f"line {i}" for i in range(200))
+    one.type(f"\x1b[200~{lines}\x1b[201~")
+    one.shows("line 199")
+    one.type("\r")
+    one.shows("cut at 3 tokens")
+    one.prompt()
+    one.type("/save pasted.json\r")
+    one.shows("(saved 1 messages")
+    one.type("\x04")
+    assert one.ended() == 0
+    messages = json.loads(Path("pasted.json").read_text(encoding="utf-8"))["messages"]
+    assert messages[0]["content"].splitlines() == [f"line {i}" for i in range(200)]
+
+
+def test_lines_history_and_completion(start: Start) -> None:
+    Path("letter.txt").write_text("Dear John", encoding="utf-8")
+    one = start("-n", "2")
+    one.prompt()
+    one.type("first\\\rsecond\x1b\rthird @let\t\r")
+    one.shows("(attached: letter.txt)")
+    one.shows("cut at 2 tokens")
+    one.prompt()
+    one.type("/sy\tBe brief.\r")
+    one.shows("(the system message is set)")
+    one.prompt()
+    one.type("\x1b[A\x1b[A")
+    one.shows("> first", 2)
+    one.type("\x03/load letter.txt\r")
+    one.shows("error: letter.txt cannot be read")
+    one.type("/save a.json\r")
+    one.shows("(saved 1 messages")
+    one.type("/exit\r")
+    assert one.ended() == 0
+    saved = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    assert saved["system"] == "Be brief."
+    assert saved["messages"][0]["content"].startswith("first\nsecond\nthird @letter.txt\n\n")
+    assert "Dear John" in saved["messages"][0]["content"]
+    history = (Path(os.environ["GGUF_SPEC_HOME"]) / "chat_history").stat()
+    assert history.st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colours(start: Start, environment: dict[str, str]) -> None:
+    one = start("-n", "4", **environment)
+    seen: list[bytes] = []
+    real = one.stream.feed
+    one.stream.feed = lambda data: (seen.append(data), real(data))[1]  # type: ignore[method-assign]
+    one.shows(">")
+    one.type("hello\r")
+    one.shows("cut at 4 tokens")
+    one.type("/exit\r")
+    assert one.ended() == 0
+    output = b"".join(seen)
+    assert b"\x1b[3" not in output
+    assert b"\x1b[2m" not in output
