@@ -13,11 +13,14 @@ def quiet_keys() -> Iterator[None]:
     answer. The keys are kept, and are read by the next prompt; Ctrl-C works as ever."""
     try:
         import termios
-
+    except ImportError:  # Windows
+        yield
+        return
+    try:
         number = sys.stdin.fileno()
         before = termios.tcgetattr(number)
-    except (ImportError, OSError, ValueError, AttributeError):
-        yield  # no such terminal
+    except (OSError, ValueError, AttributeError, termios.error):  # no terminal
+        yield
         return
     # NOFLSH: Ctrl-C stops the answer, and does not take away what was typed.
     local = before[3] & ~(termios.ECHO | termios.ICANON) | termios.NOFLSH

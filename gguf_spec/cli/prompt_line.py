@@ -77,7 +77,7 @@ class PromptLine:
 
     def _toolbar(self) -> str:
         turns = self._conversation.turns
-        return toolbar(turns.session, think=turns.profile.chat.think)
+        return toolbar(turns.session, think=turns.profile.chat.think, used=turns.used)
 
 
 class ChatCompleter(Completer):

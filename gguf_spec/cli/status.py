@@ -80,13 +80,12 @@ def fitted(parts: list[str], width: int) -> str:
     return line
 
 
-def toolbar(session: Session, *, think: str) -> str:
-    """The set-up in a line: model, drafting, context."""
+def toolbar(session: Session, *, think: str, used: int) -> str:
+    """The set-up in a line: model, drafting, ``used`` tokens of the context."""
     setup = session.setup
     drafting = ", ".join(session.spec_types) or "no drafting"
     if session.spec_types and not session.drafting:
         drafting = "drafting off"
-    used = len(session.sequence.history)
     parts = [
         f"{setup.target.arch} {setup.target.quant}",
         drafting,

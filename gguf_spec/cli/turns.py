@@ -64,6 +64,11 @@ class Turns:
         """The session that is loaded now."""
         return self.loaded.session
 
+    @property
+    def used(self) -> int:
+        """Tokens of the context that the last answer has left full."""
+        return len(self.session.sequence.history) if self.messages else 0
+
     def answer(self, text: str) -> str:
         """Answer ``text``, and remember both. Returns the finish reason.
 
