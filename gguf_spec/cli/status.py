@@ -38,26 +38,22 @@ class Status:
             return [f"reading the prompt {done}", f"{seconds:.0f} s", context]
         seconds = progress.last_token - progress.first_token
         speed = f"{(n_tokens - 1) / seconds:.1f} tokens/s" if seconds > 0 else ""
-        parts = [speed, f"{n_tokens} tokens", *self._drafting(), context, "Ctrl-C stops"]
+        rate = progress.spec.total.acceptance_rate
+        accepted = "" if rate is None else f"accepted {rate:.0%}"
+        parts = [speed, f"{n_tokens} tokens", accepted, context, self._drafting(), "Ctrl-C stops"]
         return [part for part in parts if part]
 
-    def _drafting(self) -> list[str]:
+    def _drafting(self) -> str:
+        """What the controller does now, and why."""
         session = self._session
         if not session.spec_types:
-            return []
+            return ""
         if not session.drafting:
-            return ["drafting off"]
-        total = session.sequence.progress.spec.total
-        parts = []
-        if total.num_draft_tokens:
-            rate = total.num_accepted_tokens / total.num_draft_tokens
-            parts.append(f"accepted {rate:.0%}")
+            return "drafting off"
         draft = session.sequence.stack.draft
         if draft.tokens and draft.source:
-            parts.append(f"{draft.source} drafts {len(draft.tokens)}")
-        else:
-            parts.append(why_not(session))
-        return parts
+            return f"{draft.source} drafts {len(draft.tokens)}"
+        return why_not(session)
 
 
 def why_not(session: Session) -> str:
