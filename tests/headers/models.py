@@ -77,10 +77,13 @@ def _eagle3() -> Described:
 
 
 def _dflash(markov: int = 0) -> Described:
-    return drafts.dflash(
+    """The heads of Qwen3-4B: by z-lab with blocks of 16, with ``markov`` by DeepSeek, of 8."""
+    d = drafts.dflash(
         5, 2560, 32, 8, 9728, vocab=151936, layers=(1, 9, 17, 25, 33), markov=markov,
         block=8 if markov else 16,
     )  # fmt: skip
+    d.gguf.key("tokenizer.ggml.mask_token_id", "u32", 151669)
+    return d
 
 
 FILES: dict[str, File] = {
@@ -141,3 +144,36 @@ FILES: dict[str, File] = {
         hybrids.qwen35moe, "Q4_K_M", _UD_Q4_K_XL, 40, 22_850_000_000, {"": "Q8_0"}
     ),
 }  # fmt: skip
+
+#: Every shipped profile of a real model, by name.
+CASES: dict[str, Case] = {
+    "smollm3-3b-cpu": Case("smollm3-3b-q4_k_m", ram=8),
+    "qwen3-30b-a3b-cpu": Case("qwen3-30b-a3b-q4_k_m"),
+    "gemma-4-e4b-8gb": Case("gemma-4-e4b-q4_0", "gemma-4-e4b-assistant-q4_0", vram=8, ram=16),
+    "llama-3.1-8b-8gb": Case("llama-3.1-8b-q4_k_m", vram=8, ram=16),
+    "deepseek-r1-8b-8gb": Case("r1-0528-qwen3-8b-q4_k_m", vram=8, ram=16),
+    "qwen3-4b-dflash": Case("qwen3-4b-q4_k_m", "qwen3-4b-dflash-bf16", vram=8, ram=16),
+    "qwen3-4b-dspark": Case("qwen3-4b-q4_k_m", "qwen3-4b-dspark-bf16", vram=8, ram=16),
+    "qwen3.6-35b-a3b-8gb": Case("qwen3.6-35b-a3b-mtp-q4_k_xl", vram=8),
+    "gemma-4-12b-assistant": Case("gemma-4-12b-q4_0", "gemma-4-12b-assistant-q4_0", vram=12),
+    "llama-3.1-8b-draft": Case("llama-3.1-8b-q8_0", "llama-3.2-1b-q8_0", vram=12),
+    "deepseek-r1-14b-12gb": Case("r1-distill-qwen-14b-q4_k_m", vram=12),
+    "qwen3.6-35b-a3b-12gb": Case("qwen3.6-35b-a3b-mtp-q4_k_xl", vram=12),
+    "gpt-oss-20b-16gb": Case("gpt-oss-20b-mxfp4", vram=16),
+    "qwen3.6-27b-16gb": Case("qwen3.6-27b-mtp-iq3_xxs", vram=16),
+    "gemma-4-26b-a4b-16gb": Case("gemma-4-26b-a4b-q4_0", vram=16),
+    "qwen3-8b-eagle3": Case("qwen3-8b-q8_0", "qwen3-8b-eagle3-bf16", vram=16),
+    "qwen3.6-27b-mtp": Case("qwen3.6-27b-mtp-q4_k_m", vram=24),
+    "qwen3.6-35b-a3b-24gb": Case("qwen3.6-35b-a3b-mtp-q4_k_xl", vram=24),
+    "gemma-4-31b-24gb": Case("gemma-4-31b-q4_0", "gemma-4-31b-assistant-q4_0", vram=24),
+    "glm-4.7-flash-24gb": Case("glm-4.7-flash-q4_k_m", vram=24),
+    "deepseek-r1-32b-24gb": Case("r1-distill-qwen-32b-q4_k_m", vram=24),
+    "gpt-oss-120b-24gb": Case("gpt-oss-120b-mxfp4", vram=24, ram=64),
+    "qwen3.6-27b-32gb": Case("qwen3.6-27b-mtp-q6_k", vram=32),
+    "qwen3.6-27b-48gb": Case("qwen3.6-27b-mtp-q8_0", vram=48, ram=64),
+    "llama-3.3-70b-48gb": Case("llama-3.3-70b-q4_k_m", "llama-3.2-1b-q8_0", vram=48, ram=64),
+    "qwen3.6-27b-mac-32gb": Case("qwen3.6-27b-mtp-q4_k_m", mac=True),
+    "gemma-4-12b-mac-16gb": Case(
+        "gemma-4-12b-q4_0", "gemma-4-12b-assistant-q4_0", ram=16, mac=True
+    ),
+}
