@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from time import perf_counter
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gguf_spec.backend.batch import Batch
+from gguf_spec.backend.breakdown import MemoryAccount, logged_bytes, memory_breakdown, size_lines
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.backend.model import LlamaModel, load_error
 from gguf_spec.backend.params import FLASH_ATTN, KV_TYPES, ContextParams
@@ -43,11 +44,7 @@ class LlamaContext:
         self.n_seq_max = params.n_seq_max
         self.max_width = params.max_width
         self.n_ubatch = params.n_ubatch
-        # A batch never holds more than the caches do; nothing is sized for more.
-        self.n_batch = min(
-            max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width),
-            max(params.n_ctx, _LEAST_CTX) * params.n_seq_max,
-        )
+        self.n_batch = batch_rows(params)
         self.busy_seconds = 0.0
         self.n_rollback = 0
         self._api = model.lib.api
@@ -253,6 +250,15 @@ class LlamaContext:
         if self._api.llama_set_adapters_lora(self.handle, handles, n, scales):
             raise BackendError(f"libllama refused {n} LoRA adapters")
 
+    def memory_breakdown(self) -> MemoryAccount:
+        """How many bytes of the model and this context lie in which buffers now. Reading hidden
+        states makes the compute buffers grow with the first decode."""
+        try:
+            return MemoryAccount(tuple(memory_breakdown(self.model.lib, self.handle)), True)
+        except BackendError:
+            lines = [*self.model.logged_sizes, *size_lines(self._mark)]
+            return MemoryAccount(tuple(logged_bytes(lines)[0]), False)
+
     def clear(self, seq: int) -> None:
         """Drop all tokens of ``seq``."""
         self._api.llama_memory_seq_rm(self._memory, seq, -1, -1)
@@ -318,28 +324,14 @@ class LlamaContext:
 
     def _make(self) -> int:
         p = self.params
-        raw = self._api.llama_context_default_params()
-        raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
-        raw.n_seq_max = p.n_seq_max
-        raw.n_batch, raw.n_ubatch = self.n_batch, p.n_ubatch
-        raw.n_outputs_max = p.n_seq_max * p.max_width
-        raw.n_outputs_max_per_seq = p.max_width
-        raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
-        raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
-        raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
-        raw.swa_full = p.swa_full
-        raw.no_perf = True
-        raw.n_rs_seq = p.n_rs_seq
+        raw = raw_context_params(self._api, p)
         if p.mtp:
             problem = self.model.mtp_problem()
             if problem is not None:
                 raise BackendError(problem)
-            raw.ctx_type = _MTP
         if p.other is not None:
             raw.ctx_other = p.other.handle
-        for name, value in p.rope:
-            setattr(raw, name, value)
-        mark = LOG.mark()
+        mark = self._mark = LOG.mark()
         with captured_stderr():
             handle = self._api.llama_init_from_model(self.model.handle, raw)
         if not handle:
@@ -361,3 +353,30 @@ class LlamaContext:
         self._api.llama_memory_clear(self._memory, True)
         self.busy_seconds, self._states.computed = 0.0, 0
         return removes
+
+
+def batch_rows(params: ContextParams) -> int:
+    """The most rows of a batch: never more than the caches hold, nothing is sized for more."""
+    rows = max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width)
+    return min(rows, max(params.n_ctx, _LEAST_CTX) * params.n_seq_max)
+
+
+def raw_context_params(api: ModuleType, p: ContextParams) -> Any:
+    """``llama_context_params`` for ``p``, but for ``other``."""
+    raw = api.llama_context_default_params()
+    raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
+    raw.n_seq_max = p.n_seq_max
+    raw.n_batch, raw.n_ubatch = batch_rows(p), p.n_ubatch
+    raw.n_outputs_max = p.n_seq_max * p.max_width
+    raw.n_outputs_max_per_seq = p.max_width
+    raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
+    raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
+    raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
+    raw.swa_full, raw.kv_unified = p.swa_full, p.kv_unified
+    raw.no_perf = True
+    raw.n_rs_seq = p.n_rs_seq
+    if p.mtp:
+        raw.ctx_type = _MTP
+    for name, value in p.rope:
+        setattr(raw, name, value)
+    return raw

@@ -32,6 +32,12 @@ class Symbol:
     feature: str
 
 
+class MapObject(ctypes.Structure):
+    """Room for a ``std::map`` that is returned by value; 48 bytes are the most that one takes."""
+
+    _fields_ = (("words", ctypes.c_size_t * 6),)
+
+
 SYMBOLS = {
     "llama_set_embeddings_nextn": Symbol(
         "_Z26llama_set_embeddings_nextnP13llama_contextbb",
@@ -88,6 +94,16 @@ SYMBOLS = {
         _I32,
         (_MODEL,),
         "drafting with DFlash files that have a selector",
+    ),
+    "llama_get_memory_breakdown": Symbol(
+        "_Z26llama_get_memory_breakdownPK13llama_context",
+        "?llama_get_memory_breakdown@@YA?AV?$map@PEAUggml_backend_buffer_type@@"
+        "Ullama_memory_breakdown_data@@U?$less@PEAUggml_backend_buffer_type@@@std@@"
+        "V?$allocator@U?$pair@QEAUggml_backend_buffer_type@@Ullama_memory_breakdown_data@@@std@@@4@"
+        "@std@@PEBUllama_context@@@Z",
+        MapObject,
+        (_CONTEXT,),
+        "comparing planned with allocated memory",
     ),
 }
 
