@@ -20,6 +20,7 @@ from gguf_spec.errors import InputError, NoFitError, PairError, UsageError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
+from gguf_spec.memory.limits import snapshots
 from gguf_spec.ngram_pool_file import pool_path
 from gguf_spec.pairing import AVAILABLE_DRAFT_TYPES, ROLE_TYPES, check_pair, own_head
 from gguf_spec.pairing_heads import wanted_states
@@ -36,7 +37,6 @@ DEFAULT_REF = "demo"
 DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
 MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap around
-MAX_SNAPSHOTS = 16  # of a recurrent state: each costs as much memory as the state itself
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
@@ -125,7 +125,7 @@ class Setup:
         are longer, and rare: for those there are checkpoints."""
         lengths = dict(zip(self.spec_types, self.ceilings, strict=True))
         longest = max((lengths[draft.spec_type] for draft in self.drafts), default=0)
-        return min(longest, MAX_SNAPSHOTS)
+        return snapshots(self.target, longest)
 
 
 def prepare(profile: Profile, *, name: str = "", progress: Progress | None = None) -> Setup:

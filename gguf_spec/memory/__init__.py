@@ -26,7 +26,7 @@ from gguf_spec.memory.cache import cache_problem
 from gguf_spec.memory.extras import lora_items, mmproj_items
 from gguf_spec.memory.facts import Facts, facts
 from gguf_spec.memory.layout import Layout
-from gguf_spec.memory.limits import most_snapshots
+from gguf_spec.memory.limits import most_snapshots, snapshots
 from gguf_spec.memory.types import (
     CPU,
     LOWER_BOUND,
@@ -64,6 +64,7 @@ __all__ = [
     "lora_items",
     "mmproj_items",
     "most_snapshots",
+    "snapshots",
     "target_items",
     "totals",
     "with_draft",

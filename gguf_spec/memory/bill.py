@@ -15,6 +15,7 @@ from gguf_spec.memory.cache import cache_items
 from gguf_spec.memory.compute import compute_items, output_items
 from gguf_spec.memory.facts import facts
 from gguf_spec.memory.layout import Layout, layout
+from gguf_spec.memory.limits import snapshots
 from gguf_spec.memory.overhead import overhead_items
 from gguf_spec.memory.types import (
     Hardware,
@@ -116,19 +117,24 @@ def draft_context(
     (common/speculative.cpp:2480-2498), and no snapshots.
     """
     width = n_max + 1 if kind in BLOCKS else 1
+    n_seq = target.n_seq_max
+    n_ctx = target.n_ctx if n_ctx is None else n_ctx
     return MemoryParams(
-        n_ctx=target.n_ctx if n_ctx is None else n_ctx,
-        n_seq_max=target.n_seq_max,
+        n_ctx=n_ctx,
+        n_seq_max=n_seq,
         kv_unified=target.kv_unified,
         type_k=target.type_k,
         type_v=target.type_v,
-        n_batch=n_ubatch,
+        swa_full=kind in BLOCKS,  # what slid out of the window may be needed again
+        n_batch=n_ubatch + n_seq * width,
         n_ubatch=n_ubatch,
-        n_outputs_max=target.n_seq_max * width,
+        n_outputs_max=n_seq * width,
         flash_attn=target.flash_attn,
         offload_kqv=target.offload_kqv,
+        op_offload=target.op_offload,
         load_mtp=kind == "draft-mtp",
         mtp_context=kind == "draft-mtp",
+        own_states=kind in HEADS,
     )
 
 
@@ -137,19 +143,20 @@ def with_draft(
 ) -> MemoryParams:
     """The target's parameters when a draft of spec type ``kind`` drafts up to ``n_max`` tokens.
 
-    Every sequence has 1 + ``n_max`` rows with logits. Heads read hidden states; and recurrent
-    states get a snapshot for each token that may have to be taken back, where libllama can do that
-    and a head drafts (common.h:396-402).
+    Every sequence has 1 + ``n_max`` rows with logits. Heads read hidden states. Recurrent states
+    get a snapshot for each token that may have to be taken back, where libllama can do that, and
+    unless an n-gram drafter drafts: for its rare and long drafts there are checkpoints.
     """
     changed = replace(
         params, n_outputs_max=max(params.n_outputs_max, params.n_seq_max * (1 + n_max))
     )
-    if kind not in HEADS:
+    if kind.startswith("ngram"):
         return changed
     taps, nextn = _states(kind, draft, target)
+    n_rs_seq = snapshots(target, n_max) if facts(target).rollback else 0
     return replace(
         changed,
-        n_rs_seq=max(params.n_rs_seq, n_max) if facts(target).rollback else params.n_rs_seq,
+        n_rs_seq=max(params.n_rs_seq, n_rs_seq),
         n_taps=max(params.n_taps, taps),
         nextn=params.nextn or nextn,
     )
@@ -157,7 +164,7 @@ def with_draft(
 
 def _states(kind: str, draft: ModelInfo | None, target: ModelInfo) -> tuple[int, bool]:
     """How many layer inputs of the target a head reads, and whether the last state, too."""
-    if kind == "draft-mtp" or draft is None:
+    if kind not in HEADS or draft is None or kind == "draft-mtp":
         return 0, kind == "draft-mtp"
     layers = draft.read_numbers(f"{draft.arch}.target_layers")
     if kind == "draft-eagle3":

@@ -21,7 +21,7 @@ from gguf_spec.memory.cache import (
     quantized_scratch,
     swa_cells,
 )
-from gguf_spec.memory.facts import Facts, facts, per_layer, remembered
+from gguf_spec.memory.facts import Facts, count_of, facts, per_layer, remembered
 from gguf_spec.memory.layout import Layout
 from gguf_spec.memory.types import CPU, MemoryItem, MemoryParams, Placement
 from gguf_spec.memory.weights import cpu_layer_bytes
@@ -57,13 +57,13 @@ def output_items(
     size = context_size(known, params)
     rows = max(params.n_outputs_max or size.n_batch, params.n_seq_max)
     logits = 4 * known.n_vocab * rows
-    width = info.arch_uint("embedding_length_out") or known.n_embd
+    width = count_of(info, "embedding_length_out") or known.n_embd
     states = 4 * params.n_taps * known.n_embd * size.n_batch
     states += 4 * width * size.n_batch if params.nextn else 0
+    states += 4 * width * rows if params.own_states and not params.nextn else 0
     why = f"logits of {rows} rows x {known.n_vocab} tokens"
     if states:
-        n = params.n_taps + params.nextn
-        why += f", {n} hidden states of {size.n_batch} rows"
+        why += f", {states} bytes of hidden states of up to {size.n_batch} rows"
     why += " (llama-context.cpp:2116-2160)"
     return [MemoryItem(CPU, owner, "output", logits + states, "exact", why)]
 
@@ -101,7 +101,7 @@ def compute_items(
         items.append(_item(device, owner, n_bytes, why))
         items += _scratch_items(known, params, size, layout, device, owner)
     if gpus and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS:
-        copied = cpu_layer_bytes(info, layout, placement or Placement())
+        copied = cpu_layer_bytes(info, layout, placement or Placement(), computed)
         if copied:
             why = (
                 f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "
@@ -189,7 +189,7 @@ def graph_bytes(
         attention, other = _layer_bytes(known, works[il], params, size, tokens)
         widest = max(widest, attention + masks, other + (masks if il < last else 0))
     taps = (params.n_taps + params.nextn) * 4 * tokens * known.n_embd
-    per_layer_inputs = 4 * tokens * (info.arch_uint("embedding_length_per_layer_input") or 0)
+    per_layer_inputs = 4 * tokens * count_of(info, "embedding_length_per_layer_input")
     widest += taps + per_layer_inputs * known.n_layer
     if output:
         base, logits = _output_bytes(info, known, params, size, tokens)
@@ -226,7 +226,7 @@ def _output_bytes(
     if "d2t" in shapes:
         # Logits of a vocabulary of its own are spread over the target's, made at the start.
         return logits, 4 * outputs * shapes["d2t"][0] + states
-    block = info.arch_uint("block_size") or 0
+    block = count_of(info, "block_size")
     if "markov_w1.weight" in shapes and tokens <= block * params.n_seq_max:
         # The chain of DSpark adds to the logits token by token, with copies (dflash.cpp:296-405).
         logits = logits * 17 // 4
@@ -263,7 +263,7 @@ def _work(
     attends = known.attends[il] or known.arch == "gemma4-assistant"
     plain = flash = 0
     if attends and known.mla:
-        rank = info.arch_uint("attention.kv_lora_rank") or 0
+        rank = count_of(info, "attention.kv_lora_rank")
         plain = flash = heads * (2 * rank + known.key_length)
     elif attends:
         plain = 2 * q + full + e + 2 * kv

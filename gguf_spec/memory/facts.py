@@ -100,7 +100,7 @@ def remembered(
     return entry[1]
 
 
-def _count(info: ModelInfo, key: str, default: int = 0) -> int:
+def count_of(info: ModelInfo, key: str, default: int = 0) -> int:
     """``<arch>.<key>`` as a count: nothing below zero, nothing that no model has."""
     value = info.arch_uint(key, default)
     return min(max(value or 0, 0), _MOST)
@@ -108,40 +108,40 @@ def _count(info: ModelInfo, key: str, default: int = 0) -> int:
 
 def _read(info: ModelInfo) -> Facts:
     arch = info.arch or ""
-    n_all = min((info.n_layer or 0) + info.n_layer_nextn, MAX_LAYERS)
-    n_layer = min(info.n_layer or 0, n_all)
-    n_embd = info.n_embd or 0
+    n_layer = min(max(info.n_layer or 0, 0), MAX_LAYERS)
+    n_all = min(n_layer + max(info.n_layer_nextn, 0), MAX_LAYERS)
+    n_embd = count_of(info, "embedding_length")
     heads = per_layer(info, "attention.head_count", n_all, 0)
     heads_kv = per_layer(info, "attention.head_count_kv", n_all, None) or heads
     n_ff = per_layer(info, "feed_forward_length", n_all, 0)
     default = n_embd // heads[0] if heads and heads[0] else 0
     # hparams.n_head() > 0: models without attention heads have no key length (1436-1460).
     has_heads = bool(default)
-    key = _count(info, "attention.key_length", default) if has_heads else 0
-    value = _count(info, "attention.value_length", default) if has_heads else 0
+    key = count_of(info, "attention.key_length", default) if has_heads else 0
+    value = count_of(info, "attention.value_length", default) if has_heads else 0
     mla = bool(
-        info.arch_uint("attention.key_length_mla") and info.arch_uint("attention.value_length_mla")
+        count_of(info, "attention.key_length_mla") and count_of(info, "attention.value_length_mla")
     )
     window, windowed = _windows(info, arch, n_layer, n_all)
     recurrent = _recurrent(info, arch, n_layer, n_all, heads_kv, n_ff)
     if arch == "lfm2" and window:  # lfm2.cpp:26-31
         windowed = tuple(il < n_layer and not recurrent[il] for il in range(n_all))
-    indexer = _count(info, "attention.indexer.key_length")
+    indexer = count_of(info, "attention.indexer.key_length")
     return Facts(
         arch=arch,
         known=arch in KNOWN,
         n_layer=n_layer,
         n_layer_all=n_all,
         n_embd=n_embd,
-        n_vocab=info.vocab_size or 0,
-        n_ctx_train=info.n_ctx_train or 0,
+        n_vocab=max(info.vocab_size or 0, 0),
+        n_ctx_train=count_of(info, "context_length"),
         n_head=heads,
         n_head_kv=heads_kv,
         n_ff=n_ff,
         key_length=key,
         value_length=value,
-        key_length_swa=_count(info, "attention.key_length_swa", key),
-        value_length_swa=_count(info, "attention.value_length_swa", value),
+        key_length_swa=count_of(info, "attention.key_length_swa", key),
+        value_length_swa=count_of(info, "attention.value_length_swa", value),
         window=window,
         windowed=windowed,
         recurrent=recurrent,
@@ -165,10 +165,10 @@ def per_layer(info: ModelInfo, key: str, n: int, default: int | None) -> tuple[i
     """
     value = info.metadata.get(f"{info.arch}.{key}")
     if isinstance(value, tuple):
-        numbers = [max(int(item), 0) if isinstance(item, int) else 0 for item in value[:n]]
+        numbers = [min(max(item, 0), _MOST) if isinstance(item, int) else 0 for item in value[:n]]
         return tuple(numbers + [0] * (n - len(numbers)))
     if isinstance(value, int) and not isinstance(value, bool):
-        return (max(value, 0),) * n
+        return (min(max(value, 0), _MOST),) * n
     return () if default is None else (default,) * n
 
 
@@ -178,7 +178,8 @@ def _windows(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[int,
     none = (False,) * n_all
     if arch not in WINDOW_PATTERNS:
         return 0, none
-    window = info.arch_uint("attention.sliding_window")
+    key = "attention.sliding_window"
+    window = count_of(info, key) if f"{arch}.{key}" in info.metadata else None
     if arch == "llama4":  # llama4.cpp:8-19: the key only switches the chunks off
         window = 0 if window == 0 else 8192
     elif arch == "smallthinker" and window:  # smallthinker.cpp:8
@@ -193,7 +194,7 @@ def _windows(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[int,
     if isinstance(info.metadata.get(f"{arch}.{key}"), tuple):
         return window, tuple(bool(item) for item in per_layer(info, key, n_all, 0))
     period, dense_first = WINDOW_PATTERNS[arch]
-    period = info.arch_uint(key, period) or 0
+    period = count_of(info, key, period) if period >= 0 else period
     if period < 0:  # an array is required, and libllama refuses the file without one
         return window, none
     layers = range(n_all)
@@ -222,7 +223,7 @@ def _recurrent(
         given = per_layer(info, "attention.recurrent_layers", n_all, None)
         if given:
             return tuple(bool(item) for item in given)
-        interval = info.arch_uint("full_attention_interval", INTERVALS[arch]) or 1
+        interval = count_of(info, "full_attention_interval", INTERVALS[arch]) or 1
         return tuple(il < n_layer and (il + 1) % interval != 0 for il in layers)
     if arch in ("nemotron_h", "nemotron_h_moe"):  # nemotron-h.cpp:14-16
         return tuple(il < n_layer and heads_kv[il] == 0 and n_ff[il] == 0 for il in layers)
@@ -241,7 +242,7 @@ def _attends(
     if arch in ("nemotron_h", "nemotron_h_moe"):
         return tuple(not recurrent[il] and n_ff[il] == 0 for il in range(n_all))
     if arch == "gemma4":  # gemma4.cpp:8-11
-        shared = _count(info, "attention.shared_kv_layers")
+        shared = count_of(info, "attention.shared_kv_layers")
         return tuple(il < n_all - shared for il in range(n_all))
     if arch in FIXED_KV_LAYERS:
         return tuple(il < FIXED_KV_LAYERS[arch] for il in range(n_all))
@@ -251,7 +252,7 @@ def _attends(
 def _indexed(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[bool, ...]:
     """Which layers keep keys of an indexer (llama-model.cpp:2360-2448)."""
     if arch == "minimax-m3":
-        lead = _count(info, "leading_dense_block_count")
+        lead = count_of(info, "leading_dense_block_count")
         return tuple(il >= lead for il in range(n_all))
     if arch == "glm-dsa":
         # Without the key all layers are full ones, but for one size of the model, whose defaults
@@ -263,28 +264,28 @@ def _indexed(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[bool
 
 def _conv_state(info: ModelInfo, n_embd: int, heads: tuple[int, ...]) -> int:
     """``n_embd_r``: hparams.cpp:187-214."""
-    if info.arch_uint("wkv.head_size"):
-        return (_count(info, "token_shift_count", 2)) * n_embd
-    if info.arch_uint("shortconv.l_cache"):
-        return n_embd * ((info.arch_uint("shortconv.l_cache") or 1) - 1)
-    kernel = _count(info, "ssm.conv_kernel")
-    if info.arch_uint("kda.head_dim"):
-        inner = (heads[0] if heads else 0) * _count(info, "kda.head_dim")
+    if count_of(info, "wkv.head_size"):
+        return (count_of(info, "token_shift_count", 2)) * n_embd
+    if count_of(info, "shortconv.l_cache"):
+        return n_embd * ((count_of(info, "shortconv.l_cache") or 1) - 1)
+    kernel = count_of(info, "ssm.conv_kernel")
+    if count_of(info, "kda.head_dim"):
+        inner = (heads[0] if heads else 0) * count_of(info, "kda.head_dim")
         return 3 * (kernel - 1 if kernel > 0 else 3) * inner
-    inner = _count(info, "ssm.inner_size")
+    inner = count_of(info, "ssm.inner_size")
     # Mamba 1 and Jamba do not read the group count: their hparams keep 0 groups.
-    groups = 0 if info.arch in ("mamba", "jamba") else _count(info, "ssm.group_count")
-    state = _count(info, "ssm.state_size")
+    groups = 0 if info.arch in ("mamba", "jamba") else count_of(info, "ssm.group_count")
+    state = count_of(info, "ssm.state_size")
     return max(kernel - 1, 0) * (inner + 2 * groups * state)
 
 
 def _ssm_state(info: ModelInfo, arch: str, n_embd: int, heads: tuple[int, ...], key: int) -> int:
     """``n_embd_s``: hparams.cpp:216-240."""
     n_head = heads[0] if heads else 0
-    if info.arch_uint("wkv.head_size"):
-        return n_embd * _count(info, "wkv.head_size")
-    if info.arch_uint("kda.head_dim"):
-        return _count(info, "kda.head_dim") ** 2 * n_head
+    if count_of(info, "wkv.head_size"):
+        return n_embd * count_of(info, "wkv.head_size")
+    if count_of(info, "kda.head_dim"):
+        return count_of(info, "kda.head_dim") ** 2 * n_head
     if arch == "minimax-01":  # minimax-01.cpp:9
         return key * key * n_head
-    return _count(info, "ssm.state_size") * _count(info, "ssm.inner_size")
+    return count_of(info, "ssm.state_size") * count_of(info, "ssm.inner_size")

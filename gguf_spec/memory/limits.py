@@ -5,6 +5,8 @@ from __future__ import annotations
 from gguf_spec.header import ModelInfo
 from gguf_spec.memory.facts import facts
 
+MAX_SNAPSHOTS = 16  # of a recurrent state: each costs as much memory as the state itself
+
 #: Graph nodes for each tensor of the model, without snapshots: of the architectures whose budget
 #: is 8 nodes a tensor. Measured: nemotron_h 4.4 to 4.7, lfm2 3.5 to 3.8; experts take more.
 _NODES = {"nemotron_h": 4.7, "lfm2": 4.7, "nemotron_h_moe": 6.0, "lfm2moe": 6.0}
@@ -25,3 +27,9 @@ def most_snapshots(info: ModelInfo) -> int | None:
     n_tensors = len(info.tensors)
     room = max(1024, 8 * n_tensors) - _NODES[info.arch] * n_tensors
     return max(int(room / (_NODES_OF_A_SNAPSHOT * layers)) - 1, 0)
+
+
+def snapshots(info: ModelInfo, longest: int) -> int:
+    """How many snapshots to ask for, where drafts have up to ``longest`` tokens."""
+    most = most_snapshots(info)
+    return min(longest, MAX_SNAPSHOTS if most is None else min(most, MAX_SNAPSHOTS))

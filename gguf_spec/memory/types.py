@@ -51,7 +51,7 @@ class MemoryParams:
     the model was trained for. ``n_outputs_max`` is the most rows with logits in one decode.
     ``load_mtp`` loads the model's MTP layers, ``mtp_context`` makes a context of them instead of
     one of the model. ``n_taps`` hidden states (layer inputs) are kept for every token of a batch,
-    and with ``nextn`` the model's last one, too.
+    and with ``nextn`` the model's last one, too; ``own_states`` keeps it of rows with logits only.
     """
 
     n_ctx: int
@@ -71,6 +71,7 @@ class MemoryParams:
     mtp_context: bool = False
     n_taps: int = 0
     nextn: bool = False
+    own_states: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from gguf_spec.memory.layout import Layout, Storage
 from gguf_spec.memory.types import CPU, LOWER_BOUND, Hardware, MemoryItem, Placement, Source
 
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
-# llm_ffn_exps_block_regex, common/common.h: what -ncmoe keeps on the CPU.
+# llm_ffn_exps_block_regex, common/common.h: what -ncmoe keeps on the CPU, of the first layers.
 _EXPERTS = re.compile(r"blk\.\d+\.ffn_(up|down|gate_up|gate)_(ch|)exps")
 
 #: Tensors of the input, always on the CPU (llama-arch.cpp:728-730, 921; llama-model.cpp:1603).
@@ -112,12 +112,15 @@ def mtp_bytes(info: ModelInfo, layout: Layout) -> dict[str, int]:
     return found
 
 
-def cpu_layer_bytes(info: ModelInfo, layout: Layout, placement: Placement) -> int:
-    """The most bytes of one layer's weights that are on the CPU, of all layers; experts that are
-    kept there by ``n_cpu_moe`` included."""
+def cpu_layer_bytes(
+    info: ModelInfo, layout: Layout, placement: Placement, layers: Iterable[int]
+) -> int:
+    """The most bytes of weights on the CPU that one of ``layers`` has, experts that ``n_cpu_moe``
+    keeps there included."""
     sums = _sums(info, layout.storage(CPU))
     most = 0
-    for layer, device in enumerate(layout.layers):
+    for layer in layers:
+        device = layout.layers[layer]
         n_bytes = sums.rest.get(layer, 0) if device == CPU else 0
         if device == CPU or layer < placement.n_cpu_moe:
             n_bytes += sums.experts.get(layer, 0)
@@ -177,6 +180,8 @@ def _by_override(
         if place is None or (place >= 0 and place not in loaded):
             continue
         forced = next((to for pattern, to in patterns if pattern.search(tensor.name)), None)
+        if forced is None and 0 <= place < placement.n_cpu_moe and _EXPERTS.search(tensor.name):
+            forced = CPU
         devices: Iterable[str]
         if forced is not None:
             devices = [forced]
@@ -203,9 +208,6 @@ def _patterns(layout: Layout, placement: Placement) -> list[tuple[re.Pattern[str
             patterns.append((re.compile(text), device))
         except re.error as error:
             raise UsageError(f"{text!r} is no regular expression: {error}") from error
-    for layer in range(placement.n_cpu_moe):
-        experts = rf"blk\.{layer}\.ffn_(up|down|gate_up|gate)_(ch|)exps"
-        patterns.append((re.compile(experts), CPU))
     return patterns
 
 
