@@ -105,18 +105,15 @@ def test_a_loop_is_noticed() -> None:
         breakdown.walk_libstdcxx(words)
 
 
-def test_map_and_log_agree(tiny: Path) -> None:
+def test_map_and_log_agree(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     params = ContextParams(1024, layers=(1, 2, 3))
     model = LlamaModel(tiny / "tiny-target.gguf", ModelParams(use_mmap=False))
     with model, LlamaContext(model, params) as context:
         exact = context.memory_breakdown()
         assert exact.exact
-        model.lib.missing["llama_get_memory_breakdown"] = "an older libllama"
-        model.lib._extra.pop("llama_get_memory_breakdown", None)
-        try:
-            rounded = context.memory_breakdown()
-        finally:
-            del model.lib.missing["llama_get_memory_breakdown"]
+        monkeypatch.setitem(model.lib.missing, "llama_get_memory_breakdown", "an older libllama")
+        monkeypatch.delitem(model.lib._extra, "llama_get_memory_breakdown")
+        rounded = context.memory_breakdown()
     assert not rounded.exact
     (one,), (other,) = exact.buffers, rounded.buffers
     assert one.buffer == other.buffer == "CPU"

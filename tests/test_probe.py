@@ -9,14 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
+from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams, load_lib
 from gguf_spec.backend.breakdown import memory_breakdown
 from gguf_spec.bare_header import HeaderFile, bare_headers
 from gguf_spec.block_format import block_format
@@ -25,8 +25,9 @@ from gguf_spec.drafters.neural import head_params
 from gguf_spec.errors import ProbeError
 from gguf_spec.header import read_header
 from gguf_spec.hidden_states import NEXTN
-from gguf_spec.probe import ProbeDraft, ProbeModel, probe
+from gguf_spec.probe import ProbeDraft, ProbeModel, child, probe
 from gguf_spec.probe import files as probe_files
+from gguf_spec.probe.files import write_headers
 
 # A probe allocates as a load without mmap does: with it, weights lie in the file's own pages.
 ALLOCATED = ModelParams(use_mmap=False)
@@ -214,6 +215,43 @@ def split(path: str, count: int) -> tuple[HeaderFile, ...]:
         )
         files.append(part)
     return bare_headers(files)
+
+
+def test_parameters_of_the_load_arrive(tiny: Path) -> None:
+    params = ModelParams(
+        n_gpu_layers=3,
+        tensor_split=(1.0, 2.0),
+        devices=("none",),
+        overrides=((r"blk\.0\..*", "CPU"),),
+        repack=False,
+        use_mmap=False,
+    )
+    path = tiny / "tiny-target.gguf"
+    context = replace(SMALL, rope=(("rope_freq_base", 5e5),))
+    result = probe(asked(path, params), context)
+    with LlamaModel(path, params) as model, LlamaContext(model, context) as live:
+        assert list(result.target.buffers) == memory_breakdown(model.lib, live.handle)
+
+
+def test_without_the_map_the_log_is_asked(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child's own code, in this process: this header is known to do no harm."""
+    lib = load_lib()
+    path = write_headers(tmp_path / "target", asked(tiny / "tiny-target.gguf").files)
+    record = {"path": str(path), "params": asdict(ALLOCATED)}
+    model = child._load(lib, record, [])
+    monkeypatch.setitem(lib.missing, "llama_get_memory_breakdown", "an older libllama")
+    monkeypatch.delitem(lib._extra, "llama_get_memory_breakdown", raising=False)
+    context, account = child._measure(lib, model, asdict(SMALL), 0)
+    lib.api.llama_free(context)
+    lib.api.llama_model_free(model)
+    exact = probe(asked(tiny / "tiny-target.gguf"), SMALL).target
+    assert account["source"] == "log"
+    assert account["missing"] == ["model", "context"]
+    (buffer,) = account["buffers"]
+    assert (buffer["model"], buffer["context"]) == (0, 0)
+    assert abs(buffer["compute"] - exact.total("compute")) <= (1 << 20) // 100
 
 
 # ------------------------------------------------------------------ what goes wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from dataclasses import asdict
@@ -23,7 +24,7 @@ NOT_TESTED = [
     "macOS",
     "Windows",
     "exact memory accounts with libc++ (macOS) and MSVC (Windows)",
-    "sysfs of amdgpu, i915 and xe",
+    "NVML, and sysfs of amdgpu, i915 and xe",
 ]
 _REBUILD = (
     "pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python "
@@ -33,9 +34,9 @@ _REBUILD = (
 _GPU_BUILDS = {"nvidia-smi": "-DGGML_CUDA=on", "rocminfo": "-DGGML_HIP=on"}
 #: Of each maker: the backend to install, how to build llama-cpp-python with it, what hides GPUs.
 _VENDORS = {
-    "nvidia": ("CUDA", "-DGGML_CUDA=on", "CUDA_VISIBLE_DEVICES"),
-    "amd": ("ROCm", "-DGGML_HIP=on", "HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES"),
-    "intel": ("SYCL", "-DGGML_SYCL=on", "ONEAPI_DEVICE_SELECTOR"),
+    "nvidia": ("CUDA", "-DGGML_CUDA=on", ("CUDA_VISIBLE_DEVICES",)),
+    "amd": ("ROCm", "-DGGML_HIP=on", ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")),
+    "intel": ("SYCL", "-DGGML_SYCL=on", ("ONEAPI_DEVICE_SELECTOR",)),
 }
 
 
@@ -117,9 +118,14 @@ def _versions() -> dict[str, str]:
 
 
 def _gpu_problems(machine: Machine) -> list[dict[str, str]]:
-    """GPUs that are here while this llama.cpp does not compute on them. Processor graphics that
-    are left alone are no problem."""
-    problems = [_unusable(gpu, machine.backends) for gpu in machine.unusable if not gpu.integrated]
+    """GPUs that are here while this llama.cpp does not compute on them. Processor graphics and
+    GPUs that somebody has hidden are left alone on purpose."""
+    backends = machine.backends
+    problems = [
+        _unusable(gpu, backends)
+        for gpu in machine.unusable
+        if not gpu.integrated and not (_has_backend(gpu, backends) and _is_hidden(gpu))
+    ]
     if problems or any(device.kind in ("gpu", "igpu") for device in machine.devices):
         return problems
     return [
@@ -133,11 +139,9 @@ def _gpu_problems(machine: Machine) -> list[dict[str, str]]:
 
 
 def _unusable(gpu: FoundGpu, backends: tuple[str, ...]) -> dict[str, str]:
-    from gguf_spec.devices import BACKENDS
-
-    backend, flags, hidden_by = _VENDORS[gpu.vendor]
+    backend, flags, _ = _VENDORS[gpu.vendor]
     what = f"{gpu.name} ({gpu.bus}) is here, but"
-    if not set(backends) & set(BACKENDS[gpu.vendor]):
+    if not _has_backend(gpu, backends):
         return _problem(
             f"{what} this llama-cpp-python has no {backend} backend",
             f'CMAKE_ARGS="{flags}" {_REBUILD}',
@@ -145,9 +149,19 @@ def _unusable(gpu: FoundGpu, backends: tuple[str, ...]) -> dict[str, str]:
     if not gpu.driver:
         return _problem(f"{what} no driver has it", f"install the driver for {gpu.vendor} GPUs")
     return _problem(
-        f"{what} {', '.join(backends)} cannot use it",
-        f"see {hidden_by}, and --debug for the reason",
+        f"{what} {', '.join(backends)} cannot use it", "gguf-spec doctor --debug shows the reason"
     )
+
+
+def _has_backend(gpu: FoundGpu, backends: tuple[str, ...]) -> bool:
+    from gguf_spec.devices import BACKENDS
+
+    return bool(set(backends) & set(BACKENDS[gpu.vendor]))
+
+
+def _is_hidden(gpu: FoundGpu) -> bool:
+    """Whether the environment says which GPUs of this maker may be used."""
+    return any(name in os.environ for name in _VENDORS[gpu.vendor][2])
 
 
 def _demo() -> Path | None:

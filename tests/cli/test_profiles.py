@@ -125,7 +125,7 @@ def test_doctor(cli: Cli) -> None:
     assert record["memory_account"]["available"] is True
     text = cli("doctor").out
     assert "not tested" in text
-    for what in ("CUDA", "Metal", "Windows", "libc++ (macOS) and MSVC (Windows)"):
+    for what in ("CUDA", "Metal", "Windows", "NVML", "libc++ (macOS) and MSVC (Windows)"):
         assert what in text
 
 
@@ -139,7 +139,7 @@ RTX = FoundGpu(
     ("gpu", "backends", "message", "fix"),
     [
         (RTX, ("CPU",), "has no CUDA backend", "-DGGML_CUDA=on"),
-        (RTX, ("CUDA", "CPU"), "cannot use it", "CUDA_VISIBLE_DEVICES"),
+        (RTX, ("CUDA", "CPU"), "cannot use it", "--debug"),
         (replace(RTX, driver=""), ("CUDA", "CPU"), "no driver", "install the driver"),
         (replace(RTX, vendor="amd"), ("CUDA", "CPU"), "no ROCm backend", "-DGGML_HIP=on"),
         (replace(RTX, vendor="intel", integrated=True), ("CPU",), None, None),
@@ -154,6 +154,8 @@ def test_doctor_explains_a_gpu_that_is_not_used(
     fix: str | None,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("gguf_spec.devices.nvml_gpus", lambda: ([gpu], ""))
     monkeypatch.setattr("gguf_spec.devices.sysfs_gpus", list)
     monkeypatch.setattr("gguf_spec.backend.list_backends", lambda: list(backends))
@@ -165,6 +167,10 @@ def test_doctor_explains_a_gpu_that_is_not_used(
         assert message in problems[0]["message"]
         assert fix in problems[0]["fix"]
     assert "not used 0000:01:00.0" in cli("doctor").out
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    if gpu.vendor == "nvidia":  # hidden on purpose, from a build that could use it
+        problems = str(cli("doctor", "--json").json["problems"])
+        assert ("RTX 4090" in problems) is ("CUDA" not in backends)
 
 
 def test_doctor_without_libllama(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
