@@ -13,7 +13,7 @@ from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelPara
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import FixedPolicy
 from gguf_spec.drafters.base import Drafter
-from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
+from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
@@ -21,6 +21,7 @@ from gguf_spec.errors import InputError
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
+from gguf_spec.planning.offers import usual_ubatch
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
@@ -207,7 +208,7 @@ class Session:
             params = replace(params, load_mtp=draft.spec_type == "draft-mtp")
             model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
             self.load_seconds += model.load_seconds
-        wanted, usual = settings.n_ubatch, default_ubatch(draft.spec_type)
+        wanted, usual = settings.n_ubatch, usual_ubatch(draft.spec_type)
         n_ubatch = wanted if isinstance(wanted, int) else usual
         n_max = self.setup.ceilings[self.setup.spec_types.index(draft.spec_type)]
         return self._make_context(
