@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gguf_spec.block_format import block_format
 from gguf_spec.header import ModelInfo
-from gguf_spec.pairing import ROLE_TYPES, check_pair, own_head
+from gguf_spec.pairing import HEAD_RULES, ROLE_TYPES, Pair, check_pair, own_head
 from gguf_spec.planning.quants import layer_bits
 from gguf_spec.planning.types import DraftOffer, Origin, Rung
 
@@ -76,7 +76,7 @@ def _offer(
     target: ModelInfo, group: Sequence[Rung], origin: Origin, ceiling: int | None
 ) -> DraftOffer:
     rungs = tuple(sorted(group, key=lambda rung: -layer_bits(rung.info)))
-    pair = check_pair(target, rungs[0].info)
+    pair = _pair(target, rungs[0].info)
     kind = pair.type or ROLE_TYPES.get(rungs[0].info.role) or "draft-simple"
     n_max = DEFAULT_N_MAX if ceiling is None else ceiling
     if kind in _BLOCKS and pair.usable:
@@ -85,6 +85,18 @@ def _offer(
         kind, rungs, origin=origin, n_max=n_max, n_ubatch=usual_ubatch(kind),
         problem=None if pair.usable else pair.reason,
     )  # fmt: skip
+
+
+def _pair(target: ModelInfo, draft: ModelInfo) -> Pair:
+    """``check_pair``, which two headers without their vocabularies pass if these are as large:
+    more cannot be known of them, and nothing more is needed to count bytes."""
+    pair = check_pair(target, draft)
+    bare = target.tokenizer.model == draft.tokenizer.model == "no_vocab"
+    if pair.usable or not bare or pair.type is None or target.vocab_size != draft.vocab_size:
+        return pair
+    rule = HEAD_RULES.get(pair.type)
+    problem = rule(target, draft) if rule is not None else None
+    return Pair(problem is None, pair.type, problem or "neither header has its vocabulary")
 
 
 def chosen(
