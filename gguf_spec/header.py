@@ -41,6 +41,7 @@ __all__ = [
     "TensorInfo",
     "Tokenizer",
     "check_loadable",
+    "join_parts",
     "parse",
     "read_header",
     "read_model",
@@ -160,17 +161,44 @@ def read_model(path: str | os.PathLike[str]) -> ModelInfo:
     info = read_header(path)
     if info.split_count <= 1:
         return info
-    paths = split_paths(Path(path), info.split_count)
-    parts = [read_header(part) for part in paths]
+    return join_parts([read_header(part) for part in split_paths(Path(path), info.split_count)])
+
+
+def join_parts(parts: Sequence[ModelInfo]) -> ModelInfo:
+    """One ModelInfo for all parts of a split set, in their order: the first part's metadata, and
+    everybody's tensors and bytes.
+
+    Raises HeaderError when parts are missing or belong to other sets, when a tensor is there twice,
+    and when there are not as many as the first part says.
+    """
+    first = parts[0]
     for number, part in enumerate(parts):
         kinds = {part.types.get("split.no"), part.types.get("split.count")}
         # Another type than u16 makes libllama abort the process (gguf_get_val_u16).
-        if (part.split_no, part.split_count) != (number, info.split_count) or kinds != {"u16"}:
+        if (part.split_no, part.split_count) != (number, len(parts)) or kinds != {"u16"}:
             raise HeaderError(
                 f"{part.path} says it is part {part.split_no + 1} of {part.split_count}, "
-                f"expected {number + 1} of {info.split_count} (both as u16)"
+                f"expected {number + 1} of {len(parts)} (both as u16)"
             )
-    return _combine(parts)
+    names = Counter(tensor.name for part in parts for tensor in part.tensors)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise HeaderError(f"tensor {twice[0]!r} is in more than one part of {first.path}")
+    expected = first.uint("split.tensors.count")
+    if expected is not None and expected != len(names):
+        raise HeaderError(f"{first.path}: the parts have {len(names)} tensors, not {expected}")
+    bad = [f"{part.path}: {part.size_check}" for part in parts if part.size_check != "ok"]
+    return _judge_tensors(
+        replace(
+            first,
+            header_bytes=sum(part.header_bytes for part in parts),
+            file_bytes=sum(part.file_bytes for part in parts),
+            needed_bytes=sum(part.needed_bytes for part in parts),
+            size_check="; ".join(bad) or "ok",
+            files=tuple(part.path for part in parts),
+            tensors=tuple(tensor for part in parts for tensor in part.tensors),
+        )
+    )
 
 
 def split_paths(path: Path, count: int) -> list[Path]:
@@ -231,30 +259,6 @@ def parse(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> Model
         source=source,
     )
     return _judge_tensors(info)
-
-
-def _combine(parts: Sequence[ModelInfo]) -> ModelInfo:
-    """One ModelInfo for a split set: the first part's metadata, everybody's tensors and bytes."""
-    first = parts[0]
-    names = Counter(tensor.name for part in parts for tensor in part.tensors)
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
-        raise HeaderError(f"tensor {twice[0]!r} is in more than one part of {first.path}")
-    expected = first.uint("split.tensors.count")
-    if expected is not None and expected != len(names):
-        raise HeaderError(f"{first.path}: the parts have {len(names)} tensors, not {expected}")
-    bad = [f"{part.path}: {part.size_check}" for part in parts if part.size_check != "ok"]
-    return _judge_tensors(
-        replace(
-            first,
-            header_bytes=sum(part.header_bytes for part in parts),
-            file_bytes=sum(part.file_bytes for part in parts),
-            needed_bytes=sum(part.needed_bytes for part in parts),
-            size_check="; ".join(bad) or "ok",
-            files=tuple(part.path for part in parts),
-            tensors=tuple(tensor for part in parts for tensor in part.tensors),
-        )
-    )
 
 
 def _judge_tensors(info: ModelInfo) -> ModelInfo:

@@ -162,7 +162,7 @@ def _reasons(
     if problem is not None:
         found.append(f"llama.cpp will refuse this: {problem}")
     host = sum(item.bytes for item in target.items if item.device == CPU)
-    if machine.mapped and not machine.unified and host > machine.host.available:
+    if fits and machine.mapped and not machine.unified and host > machine.host.available:
         found.append(
             f"more weights than the {mib(machine.host.available)} of free host memory: they are "
             "mapped from the file, and will be read again and again"
@@ -171,9 +171,11 @@ def _reasons(
 
 
 def _draft_reasons(verdicts: Sequence[Verdict]) -> list[str]:
-    """What became of each draft."""
+    """What became of each draft that was looked at."""
     found = []
     for verdict in verdicts:
+        if verdict.bundle is None and verdict.least is None and verdict.offer.problem is None:
+            continue  # another one came first
         name = verdict.offer.method + (f" ({verdict.offer.ref})" if verdict.offer.ref else "")
         found.append(f"{name}: {'' if verdict.admitted else 'refused, '}{verdict.reason}")
     return found

@@ -55,7 +55,9 @@ def plan(
         machine, notes = _machine(options)
         made, warnings = make_plan(request, machine, progress=wait.stage)
         here = options.vram is None and options.gpu is None and options.ram is None
-        made = cross_checked(made, request, options.probe, here=here)
+        made = cross_checked(
+            made, options.probe, here=here, again=lambda less: make_plan(request, less)[0]
+        )
     for warning in warnings:
         out.warning(warning)
     _show(replace(made, reasons=(*notes, *made.reasons)), out)
@@ -64,11 +66,12 @@ def plan(
 def _show(made: Plan, out: Output) -> None:
     from gguf_spec.cli.plan_text import plan_text
     from gguf_spec.planning.record import plan_record
+    from gguf_spec.planning.target import shortage
 
     record: dict[str, Any] = plan_record(made, llama_cpp=_llama_cpp())
     out.record(record, plan_text(record) if out.mode != "json" else "")
     if not made.fits:
-        out.say(f"error: it does not fit: {made.reasons[-1]}")
+        out.say(f"error: it does not fit: {shortage(made.missing)} are missing")
         for hint in made.hints:
             out.say(f"hint: {hint}")
         raise typer.Exit(4)

@@ -25,7 +25,7 @@ from gguf_spec.memory.bill import (
 from gguf_spec.memory.cache import cache_problem
 from gguf_spec.memory.extras import lora_items, mmproj_items
 from gguf_spec.memory.facts import Facts, facts
-from gguf_spec.memory.layout import Layout
+from gguf_spec.memory.layout import Layout, cpu_repack
 from gguf_spec.memory.limits import most_snapshots, snapshots
 from gguf_spec.memory.types import (
     CPU,
@@ -56,6 +56,7 @@ __all__ = [
     "Totals",
     "cache_problem",
     "context_items",
+    "cpu_repack",
     "draft_context",
     "draft_deltas",
     "draft_items",

@@ -190,6 +190,7 @@ WINDOW_PATTERNS = {
     "afmoe": (4, False),
     "cohere2": (4, False),
     "cohere2moe": (4, True),
+    "deepseek4": (0, False),
     "dflash": (-1, False),
     "exaone-moe": (4, False),
     "exaone4": (4, False),

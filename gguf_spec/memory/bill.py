@@ -166,7 +166,9 @@ def _states(kind: str, draft: ModelInfo | None, target: ModelInfo) -> tuple[int,
     """How many layer inputs of the target a head reads, and whether the last state, too."""
     if kind not in HEADS or draft is None or kind == "draft-mtp":
         return 0, kind == "draft-mtp"
-    layers = draft.read_numbers(f"{draft.arch}.target_layers")
+    layers = draft.metadata.get(f"{draft.arch}.target_layers")
+    if not isinstance(layers, tuple):
+        return 0, False
     if kind == "draft-eagle3":
         last = target.n_layer in layers
         return len(layers) - last, last

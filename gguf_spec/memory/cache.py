@@ -100,7 +100,7 @@ def cache_items(
         return [_labelled(item, known) for item in items] or [
             MemoryItem(
                 CPU, owner, "kv_cache", 0, "assumed",
-                f"{LOWER_BOUND}the cache of {known.arch or 'unnamed'} models is not known",
+                f"{LOWER_BOUND}what {known.label} keeps in its cache is not known",
             )
         ]  # fmt: skip
     return items
@@ -113,7 +113,7 @@ def _labelled(item: MemoryItem, known: Facts) -> MemoryItem:
         item.kind,
         item.bytes,
         "assumed",
-        f"{LOWER_BOUND}{known.arch or 'the architecture'} is not fully known; {item.why}",
+        f"{LOWER_BOUND}{known.label} is not fully known; {item.why}",
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gguf_spec.header import ModelInfo
 from gguf_spec.memory.cache import (
@@ -23,7 +23,7 @@ from gguf_spec.memory.cache import (
 )
 from gguf_spec.memory.facts import Facts, count_of, facts, per_layer, remembered
 from gguf_spec.memory.layout import Layout
-from gguf_spec.memory.types import CPU, MemoryItem, MemoryParams, Placement
+from gguf_spec.memory.types import CPU, LOWER_BOUND, MemoryItem, MemoryParams, Placement
 from gguf_spec.memory.weights import cpu_layer_bytes
 
 _PIPELINE_COPIES = 4  # GGML_SCHED_MAX_COPIES
@@ -83,7 +83,8 @@ def compute_items(
     computed = _computed_layers(known, params)
     inputs = input_bytes(known, params, size)
     copies = _PIPELINE_COPIES if _is_pipeline(layout, gpus, params, placement) else 1
-    on_cpu = [il for il in computed if layout.layers[il] == CPU]
+    n_cpu_moe = placement.n_cpu_moe if placement is not None else 0
+    on_cpu = [il for il in computed if layout.layers[il] == CPU or il < n_cpu_moe]
     items = []
     if on_cpu or layout.output == CPU:
         n_bytes = graph_bytes(info, params, size, on_cpu, output=layout.output == CPU)
@@ -100,19 +101,43 @@ def compute_items(
             why += f"; {copies} copies of its inputs for pipeline parallelism (428-457)"
         items.append(_item(device, owner, n_bytes, why))
         items += _scratch_items(known, params, size, layout, device, owner)
-    if gpus and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS:
-        copied = cpu_layer_bytes(info, layout, placement or Placement(), computed)
-        if copied:
-            why = (
-                f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "
-                "and more (op_offload)"
-            )
-            items.append(_item(gpus[0], owner, copied, why))
-    return items
+    items += _offload_items(info, params, size, layout, placement or Placement(), owner)
+    return items if known.known else [_lower_bound(item, known) for item in items]
 
 
 def _item(device: str, owner: str, n_bytes: int, why: str) -> MemoryItem:
     return MemoryItem(device, owner, "compute", n_bytes, "formula", why)
+
+
+def _offload_items(
+    info: ModelInfo,
+    params: MemoryParams,
+    size: ContextSize,
+    layout: Layout,
+    placement: Placement,
+    owner: str,
+) -> list[MemoryItem]:
+    """Large batches of layers on the CPU are computed on the first device, with copies of their
+    weights (op_offload, ggml-backend.cpp:970); repacked weights stay, so this may be too much."""
+    if not (layout.devices and params.op_offload and size.n_ubatch >= _OFFLOAD_TOKENS):
+        return []
+    computed = _computed_layers(facts(info), params)
+    copied = cpu_layer_bytes(info, layout, placement, computed)
+    if not copied:
+        return []
+    first = layout.devices[0]
+    if first not in layout.layers:  # elsewhere the graph is counted already
+        copied += graph_bytes(info, params, size, computed, output=False)
+    why = (
+        f"weights of a layer on the CPU, copied for batches of {_OFFLOAD_TOKENS} tokens "
+        "and more (op_offload)"
+    )
+    return [_item(first, owner, copied, why)]
+
+
+def _lower_bound(item: MemoryItem, known: Facts) -> MemoryItem:
+    why = f"{LOWER_BOUND}{known.label} is not fully known; {item.why}"
+    return replace(item, source="assumed", why=why)
 
 
 def _graph_why(size: ContextSize) -> str:
@@ -170,6 +195,9 @@ def _mask_bytes(known: Facts, params: MemoryParams, size: ContextSize, tokens: i
         cells += size.n_ctx_seq
     if known.window and any(known.windowed[il] for il in layers):
         cells += swa_cells(known, params, size)
+    if known.indexer and not params.mtp_context:
+        # The indexer has a mask of its own, and its scores are whole floats.
+        return (2 * width + 4) * cells * tokens
     return width * cells * tokens
 
 
@@ -211,7 +239,22 @@ def _layer_bytes(
     if work.state:
         rows = params.n_seq_max * (2.75 + (size.n_rs_seq + 1 if size.n_rs_seq else 0))
         state = 4 * (tokens * work.state + int(rows * work.state_row))
-    return attention, max(4 * tokens * work.feed_forward, state)
+    return attention, max(4 * _feed_forward_floats(known, work, params, size, tokens), state)
+
+
+#: Their MTP heads leave out rows without outputs before the feed-forward part.
+_CROPPED_HEADS = ("nemotron_h_moe", "qwen3next")
+
+
+def _feed_forward_floats(
+    known: Facts, work: _Work, params: MemoryParams, size: ContextSize, tokens: int
+) -> int:
+    """The feed-forward part; an MTP head holds less beside its experts than a layer of many."""
+    if not params.mtp_context:
+        return tokens * work.feed_forward
+    if known.arch in _CROPPED_HEADS:
+        return min(tokens, size.n_outputs_max) * work.feed_forward + 5 * tokens * known.n_embd
+    return tokens * (work.feed_forward * 7 // 8 if work.routed else work.feed_forward)
 
 
 def _output_bytes(
@@ -271,7 +314,8 @@ def _work(
     state = state_row = 0
     if known.recurrent[il] and known.ssm_state:
         state_row = known.conv_state + known.ssm_state
-        state = _state_work(shapes, e)
+        rwkv = any(name.startswith("time_mix_lerp") for name in shapes)
+        state = 19 * e if rwkv else _state_work(shapes, e)
     return _Work(
         flash=flash,
         plain=plain,
@@ -306,7 +350,8 @@ def _feed_forward(shapes: dict[str, tuple[int, ...]], e: int, used: int) -> int:
         widest = 3 * down + 4 * e if "ffn_gate" in shapes or up > down else 2 * up + 3 * e
     experts = shapes.get("ffn_down_exps")
     if experts is not None:
-        widest = max(widest, 2 * used * (e + experts[0]))
+        gated = "ffn_gate_exps" in shapes or "ffn_gate_up_exps" in shapes
+        widest = max(widest, (2 if gated else 1) * used * (e + experts[0]))
     shared = _columns(shapes, "ffn_up_shexp")
     if shared:
         widest = max(widest, 3 * shared + 5 * e)

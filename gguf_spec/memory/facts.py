@@ -67,6 +67,11 @@ class Facts:
     rollback: bool
     cached: bool
 
+    @property
+    def label(self) -> str:
+        """What messages call the architecture."""
+        return self.arch or "a model without an architecture"
+
     def k_width(self, layer: int) -> int:
         """Elements of a key in the cache of ``layer``: hparams.cpp:140-144."""
         length = self.key_length_swa if self.windowed[layer] else self.key_length
@@ -146,7 +151,7 @@ def _read(info: ModelInfo) -> Facts:
         windowed=windowed,
         recurrent=recurrent,
         attends=_attends(info, arch, n_all, recurrent, n_ff),
-        mla=mla,
+        mla=mla or arch == "deepseek4",  # keys only (kv-cache-dsv4.cpp:1241-1330)
         indexer=indexer if arch in ("deepseek32", "glm-dsa", "minimax-m3") else 0,
         indexed=_indexed(info, arch, n_layer, n_all),
         conv_state=_conv_state(info, n_embd, heads),
@@ -255,10 +260,10 @@ def _indexed(info: ModelInfo, arch: str, n_layer: int, n_all: int) -> tuple[bool
         lead = count_of(info, "leading_dense_block_count")
         return tuple(il >= lead for il in range(n_all))
     if arch == "glm-dsa":
-        # Without the key all layers are full ones, but for one size of the model, whose defaults
-        # are a table in the code (glm-dsa.cpp:59-66); counting all errs to the safe side there.
-        types = per_layer(info, "attention.indexer.types", n_all, 1)
-        return tuple(il < n_layer and bool(types[il]) for il in range(n_all))
+        types = per_layer(info, "attention.indexer.types", n_all, None)
+        if not types and count_of(info, "context_length") >= 1 << 20:  # glm-dsa.cpp:6-27, 59-66
+            types = tuple(int(il < 2 or (il - 2) % 4 == 0) for il in range(n_all))
+        return tuple(il < n_layer and (not types or bool(types[il])) for il in range(n_all))
     return tuple(il < n_layer for il in range(n_all))
 
 

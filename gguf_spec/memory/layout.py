@@ -60,17 +60,33 @@ def storage(backend: str) -> Storage:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``layers`` has the device of each layer, MTP layers included; ``output`` of the output."""
+    """``layers`` has the device of each layer, MTP layers included; ``output`` of the output.
+
+    ``devices`` are those in use besides the CPU, with or without layers: libllama opens a backend
+    on each of them (llama-context.cpp:333-342), and computes large batches there (op_offload).
+    """
 
     layers: tuple[str, ...]
     output: str
+    devices: tuple[str, ...]
     backends: dict[str, str]
 
     def storage(self, device: str) -> Storage:
         return storage(self.backends[device])
 
-    def is_gpu(self, device: str) -> bool:
-        return self.backends[device] != CPU
+
+def cpu_repack(system_info: str) -> str:
+    """Which set of types the CPU backend repacks, told from ``llama_print_system_info``; empty if
+    it repacks none (ggml-cpu/repack.cpp:4974-5130)."""
+    has = {part.split(" = ")[0].split(" : ")[-1] for part in system_info.split(" | ")
+           if part.rstrip().endswith("= 1")}  # fmt: skip
+    if "REPACK" not in has:
+        return ""
+    if "AVX512" in has:
+        return "avx512"
+    if "AVX2" in has:
+        return "avx2"
+    return "neon" if "NEON" in has and has & {"DOTPROD", "MATMUL_INT8"} else ""
 
 
 def used_devices(placement: Placement, hardware: Hardware) -> list[Device]:
@@ -115,6 +131,7 @@ def layout(n_layer_all: int, placement: Placement, hardware: Hardware) -> Layout
     return Layout(
         layers=tuple(device_of(layer) for layer in range(n_layer_all)),
         output=device_of(n_layer_all),
+        devices=tuple(device.name for device in devices),
         backends=backends,
     )
 

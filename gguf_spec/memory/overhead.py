@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gguf_spec.memory.facts import Facts
 from gguf_spec.memory.layout import Layout
 from gguf_spec.memory.types import CPU, MemoryItem
@@ -35,7 +33,7 @@ def overhead_items(
     items = []
     if process:
         items.append(_item(CPU, owner, _PROCESS, "the program and its libraries"))
-        for device in _used(layout):
+        for device in layout.devices:
             backend = layout.backends[device]
             context = CONTEXT_BYTES.get(backend, _OTHER)
             items.append(_item(device, owner, context, f"{backend}'s context and kernels"))
@@ -46,10 +44,6 @@ def overhead_items(
         why = f"a vocabulary of {known.n_vocab} tokens in host memory"
         items.append(_item(CPU, owner, _PER_TOKEN * known.n_vocab, why))
     return items
-
-
-def _used(layout: Layout) -> Iterable[str]:
-    return sorted({*layout.layers, layout.output} - {CPU})
 
 
 def _item(device: str, owner: str, n_bytes: int, why: str) -> MemoryItem:

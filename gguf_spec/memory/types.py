@@ -79,9 +79,10 @@ class Placement:
     """Where layers and tensors go, as llama.cpp's options of the same names say.
 
     ``n_gpu_layers`` -1 is "all". ``tensor_split`` has one share for each of ``devices``; empty, the
-    devices' free memory decides, as in llama.cpp. ``devices`` None is "all of the hardware's".
-    ``override_tensor`` are (regular expression, device) pairs, the first match wins; the experts of
-    the first ``n_cpu_moe`` layers follow after them, on the CPU (common/arg.cpp, ``-ncmoe``).
+    devices' free memory decides, as in llama.cpp. ``devices`` None is "all that there are", which
+    libllama opens even if no layer goes there; () is the CPU alone. ``override_tensor`` are
+    (regular expression, device) pairs, the first match wins; the experts of the first ``n_cpu_moe``
+    layers follow after them, on the CPU (common/arg.cpp, ``-ncmoe``).
     """
 
     n_gpu_layers: int = -1

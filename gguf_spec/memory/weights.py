@@ -3,6 +3,11 @@
 A buffer holds its tensors one after the other, each padded (ggml-alloc.c:1178-1232), so the sum of
 the padded sizes is libllama's own number. The sums by layer are computed once for each model and
 kind of storage: asking again with other layers on other devices costs some additions.
+
+Three things a header cannot tell. A file that is mapped, which is the default, counts as the span
+from the first to the last tensor on the CPU, and its pages can be given up. Embeddings that
+llama.cpp maps lazily (Gemma's per layer) are counted in full. And a backend that does not support a
+tensor's type leaves it to the CPU (llama-model-loader.cpp:1067-1078).
 """
 
 from __future__ import annotations
@@ -93,8 +98,8 @@ def weight_items(
         if known.n_layer < known.n_layer_all and not load_mtp:
             why += "; without MTP layers (TENSOR_SKIP)"
         source: Source = storage.source
-        if not known.known and not known.arch:
-            why, source = LOWER_BOUND + why + "; the file names no architecture", "assumed"
+        if not known.known:
+            why, source = f"{LOWER_BOUND}{known.label} is not fully known; {why}", "assumed"
         items.append(MemoryItem(device, owner, "weights", n_bytes, source, why))
     return items
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from gguf_spec.memory import MemoryParams
 from tests.memory.models import MODELS
-from tests.memory.oracle import ask, cpu_repack, version
+from tests.memory.oracle import ask, repack_set, version
 
 PATH = Path(__file__).with_name("golden.json")
 
@@ -71,6 +71,14 @@ _MTP = (
 )
 
 
+_STATEFUL = (
+    "qwen35", "qwen3next", "rwkv7", "lfm2", "mamba2", "nemotron", "falcon", "llama-8b",
+)  # fmt: skip
+_WITH_MTP = (
+    "qwen35-27b", "qwen35moe-35b", "deepseek2-v3", "glm4moe-air", "glm-dsa", "nemotron_h_moe-30b",
+)  # fmt: skip
+
+
 def cases(name: str) -> tuple[MemoryParams, ...]:
     """The parameters that the model ``name`` is counted with."""
     found: tuple[MemoryParams, ...] = CASES
@@ -78,11 +86,20 @@ def cases(name: str) -> tuple[MemoryParams, ...]:
         return _MTP[1:]
     if name.startswith(("gemma", "gpt", "llama4", "dflash-w")):
         found += _WINDOWED
-    if name.startswith(("qwen35", "lfm2", "mamba2", "nemotron", "falcon", "llama-8b")):
+    if name.startswith(
+        ("qwen35", "qwen3next", "rwkv7", "lfm2", "mamba2", "nemotron", "falcon", "llama-8b")
+    ):
         found += _RECURRENT
-    if not name.startswith("deepseek"):
+    if not name.startswith(("deepseek", "glm-dsa")):
         found += _OTHER_TYPES
-    if name in ("qwen35-27b", "qwen35moe-35b", "deepseek2-v3", "glm4moe-air"):
+    if name in (
+        "qwen35-27b",
+        "qwen35moe-35b",
+        "deepseek2-v3",
+        "glm4moe-air",
+        "glm-dsa",
+        "nemotron_h_moe-30b",
+    ):
         found += _MTP
     return found
 
@@ -161,6 +178,6 @@ if __name__ == "__main__":
         names = sys.argv[1:] or list(MODELS)
         kept = [row for row in load()["rows"] if row["model"] not in names] if sys.argv[1:] else []
         entries = kept + rows(Path(temporary), names)
-    head = json.dumps({"llama_cpp_python": version(), "cpu_repack": cpu_repack()})[:-1]
+    head = json.dumps({"llama_cpp_python": version(), "cpu_repack": repack_set()})[:-1]
     body = ",\n".join(json.dumps(row) for row in entries)
     PATH.write_text(f'{head}, "rows": [\n{body}\n]}}\n')

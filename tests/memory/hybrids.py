@@ -188,3 +188,99 @@ def falcon_h1(
         d.tensor(f"blk.{il}.ffn_norm", e)
         dense(d, il, e, ff)
     return d
+
+
+def nemotron_h_moe(n: int = 52, e: int = 2688, heads: int = 32, kv: int = 2) -> Described:
+    """Nemotron 3 Nano 30B with an MTP head, whose layer attends and has experts."""
+    pattern = ("MEMEM*EMEMEM*" * n)[:n]
+    kvs = [kv if kind == "*" else 0 for kind in pattern] + [kv]
+    ffs = [1856 if kind == "E" else 0 for kind in pattern] + [0]
+    more: dict[str, Any] = {
+        "attention__key_length": 128, "attention__value_length": 128, "ssm__conv_kernel": 4,
+        "ssm__inner_size": 4096, "ssm__state_size": 128, "ssm__time_step_rank": 64,
+        "ssm__group_count": 8, "rope__dimension_count": 128, "attention__layer_norm_epsilon": 1e-5,
+        "expert_count": 128, "expert_used_count": 6, "expert_feed_forward_length": 1856,
+        "expert_shared_feed_forward_length": 3712, "expert_shared_count": 1,
+        "nextn_predict_layers": 1,
+    }  # fmt: skip
+    keys = basic(n + 1, e, 1048576, heads, 1, 1, **more)
+    keys |= {"attention__head_count_kv": kvs, "feed_forward_length": ffs}
+    d = Described("nemotron_h_moe", 131072, **keys)
+    d.ends(e)
+    for il, kind in enumerate(pattern + "+"):
+        if kind in "*+":
+            attention(d, il, e, heads, kv, 128, 128)
+        else:
+            d.layer(il, attn_norm=[e])
+        if kind == "M":
+            _mamba2(d, il, e, 4096, 128, 8, 64)
+        if kind in "E+":
+            d.tensor(f"blk.{il}.ffn_gate_inp.weight", e, 128, quant="F32")
+            d.tensor(f"blk.{il}.exp_probs_b.bias", 128)
+            d.layer(il, ffn_up_exps=[e, 1856, 128], ffn_down_exps=[1856, e, 128])
+            d.layer(il, ffn_up_shexp=[e, 3712], ffn_down_shexp=[3712, e])
+        if kind == "+":
+            d.layer(il, post_attention_norm=[e])
+            nextn(d, il, e)
+    return d
+
+
+def qwen3next(n: int = 48, e: int = 2048, heads: int = 16, kv: int = 2) -> Described:
+    """Qwen3-Next 80B: the states of Qwen 3.5, but they cannot be rolled back."""
+    more: dict[str, Any] = {
+        "attention__key_length": 256, "attention__value_length": 256, "ssm__conv_kernel": 4,
+        "ssm__inner_size": 4096, "ssm__state_size": 128, "ssm__time_step_rank": 32,
+        "ssm__group_count": 16, "rope__dimension_count": 64, "expert_count": 512,
+        "expert_used_count": 10, "expert_feed_forward_length": 512,
+        "expert_shared_feed_forward_length": 512,
+    }  # fmt: skip
+    d = Described("qwen3next", 151936, **basic(n, e, 262144, heads, kv, 5120, **more))
+    d.ends(e)
+    for il in range(n):
+        if (il + 1) % 4:
+            d.layer(il, attn_norm=[e], attn_qkv=[e, 8192], attn_gate=[e, 4096])
+            d.tensor(f"blk.{il}.ssm_conv1d.weight", 4, 8192, quant="F32")
+            d.tensor(f"blk.{il}.ssm_dt.bias", 32)
+            d.tensor(f"blk.{il}.ssm_a", 32)
+            d.layer(il, ssm_ba=[e, 64], ssm_norm=[128], ssm_out=[4096, e])
+        else:
+            _gated_attention(d, il, e, heads, kv, 256)
+        d.layer(il, post_attention_norm=[e])
+        experts(d, il, e, 512, 512)
+        d.tensor(f"blk.{il}.ffn_gate_inp_shexp.weight", e)
+        shared(d, il, e, 512)
+    return d
+
+
+def rwkv7(n: int = 32, e: int = 2560, ff: int = 10240) -> Described:
+    """RWKV-7 2.9B."""
+    keys: dict[str, Any] = {
+        "block_count": n, "embedding_length": e, "context_length": 1048576,
+        "feed_forward_length": ff, "attention__head_count": 0, "wkv__head_size": 64,
+        "attention__decay_lora_rank": 96, "attention__iclr_lora_rank": 96,
+        "attention__value_residual_mix_lora_rank": 64, "attention__gate_lora_rank": 320,
+        "attention__layer_norm_epsilon": 1e-5,
+    }  # fmt: skip
+    d = Described("rwkv7", 65536, **keys)
+    d.ends(e)
+    d.tensor("output_norm.bias", e)
+    d.tensor("token_embd_norm.weight", e)
+    d.tensor("token_embd_norm.bias", e)
+    for il in range(n):
+        for name in ("attn_norm", "attn_norm_2", "time_mix_ln"):
+            d.tensor(f"blk.{il}.{name}.weight", e)
+            d.tensor(f"blk.{il}.{name}.bias", e)
+        for name, rank in (("w", 96), ("a", 96), ("v", 64 if il else 96)):
+            d.tensor(f"blk.{il}.time_mix_{name}0.weight", e)
+            d.tensor(f"blk.{il}.time_mix_{name}1.weight", e, rank, quant="F16")
+            d.tensor(f"blk.{il}.time_mix_{name}2.weight", rank, e, quant="F16")
+        d.tensor(f"blk.{il}.time_mix_g1.weight", e, 320, quant="F16")
+        d.tensor(f"blk.{il}.time_mix_g2.weight", 320, e, quant="F16")
+        d.tensor(f"blk.{il}.time_mix_lerp_fused.weight", e, 1, 1, 6, quant="F32")
+        d.tensor(f"blk.{il}.channel_mix_lerp_k.weight", e, 1, 1, quant="F32")
+        for name in ("k_k", "k_a", "r_k"):
+            d.tensor(f"blk.{il}.time_mix_{name}.weight", e)
+        for name in ("key", "value", "receptance", "output"):
+            d.tensor(f"blk.{il}.time_mix_{name}.weight", e, e)
+        d.layer(il, channel_mix_key=[e, ff], channel_mix_value=[ff, e])
+    return d

@@ -6,12 +6,24 @@ from collections.abc import Callable
 
 from tests.memory.described import Described
 from tests.memory.drafts import assistant, dflash, eagle3
-from tests.memory.hybrids import falcon_h1, lfm2, mamba2, nemotron_h, qwen35, qwen35moe
+from tests.memory.hybrids import (
+    falcon_h1,
+    lfm2,
+    mamba2,
+    nemotron_h,
+    nemotron_h_moe,
+    qwen3next,
+    qwen35,
+    qwen35moe,
+    rwkv7,
+)
 from tests.memory.transformers import (
     deepseek2,
+    gemma2,
     gemma3,
     gemma4,
     glm4moe,
+    glm_dsa,
     gpt_oss,
     llama,
     llama4,
@@ -48,6 +60,12 @@ MODELS: dict[str, Callable[[], Described]] = {
     "phi3-mini": phi3,
     "llama4-scout": llama4,
     "falcon-h1-3b": falcon_h1,
+    "gemma2-2b": gemma2,
+    "glm-dsa": glm_dsa,
+    "glm-dsa-long": lambda: glm_dsa(ctx=1 << 20),
+    "nemotron_h_moe-30b": nemotron_h_moe,
+    "qwen3next-80b": qwen3next,
+    "rwkv7-3b": rwkv7,
     "eagle3": eagle3,
     "eagle3-own-vocabulary": lambda: eagle3(own=32000),
     "dflash": dflash,

@@ -5,6 +5,7 @@
 A job is one JSON object; the answer is a JSON list with one entry for each set of parameters:
 {"weights", "context", "compute"} as {buffer type: bytes}, or {"error": text}. Nothing is loaded and
 nothing is allocated for weights or keys and values (``no_alloc``), so a sparse file will do.
+It reads a map as libstdc++ lays it out: on Linux only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import subprocess
 import sys
 from typing import Any
+
+from gguf_spec.memory import cpu_repack
 
 # llama_memory_breakdown is a std::map by value; libstdc++'s header of it has 48 bytes.
 _MAP_WORDS = 6
@@ -49,15 +52,11 @@ def version() -> str:
     return str(llama_cpp.__version__)
 
 
-def cpu_repack() -> str:
-    """Which set of types the CPU backend of this machine repacks: "avx512", "avx2", "neon", ""."""
+def repack_set() -> str:
+    """Which set of types the CPU backend of this machine repacks."""
     import llama_cpp
 
-    text = llama_cpp.llama_print_system_info().decode()
-    for name in ("AVX512", "AVX2", "NEON"):
-        if f"{name} = 1" in text:
-            return name.lower()
-    return ""
+    return cpu_repack(llama_cpp.llama_print_system_info().decode())
 
 
 class _Map(ctypes.Structure):

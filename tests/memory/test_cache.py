@@ -100,16 +100,20 @@ def unknown(arch: str) -> Described:
     return model
 
 
-@pytest.mark.parametrize("arch", ["brand-new", "deepseek4", "glm5-next"])
-def test_an_unknown_cache_is_a_lower_bound_and_says_so(arch: str) -> None:
+@pytest.mark.parametrize(
+    ("arch", "tensors"), [("brand-new", 2), ("glm5-next", 2), ("deepseek4", 1)]
+)
+def test_an_unknown_cache_is_a_lower_bound_and_says_so(arch: str, tensors: int) -> None:
     info = parse(MemorySource(unknown(arch).header()))
     items = target_items(info, MemoryParams(4096), Placement(), Hardware())
     (cache,) = [item for item in items if item.kind == "kv_cache"]
     assert cache.is_lower_bound
     assert cache.source == "assumed"
     assert arch in cache.why
-    assert cache.bytes == 4 * 2 * 128 * 2 * 4096
+    assert cache.bytes == 4 * tensors * 128 * 2 * 4096
     assert summed(items, "weights") > 0
+    for item in items:
+        assert item.is_lower_bound == (item.kind not in ("output", "overhead"))
 
 
 def test_unknown_and_without_numbers_there_is_still_an_item() -> None:

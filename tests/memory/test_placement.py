@@ -14,6 +14,7 @@ from gguf_spec.memory import (
     Hardware,
     MemoryParams,
     Placement,
+    cpu_repack,
     layout_of,
     lora_items,
     mmproj_items,
@@ -102,6 +103,24 @@ def test_repacking_holds_tied_embeddings_twice(name: str, repack: str, twice: bo
     more = tensor_bytes(name, only="token_embd") if twice else 0
     assert item.bytes == tensor_bytes(name) + more
     assert ("repacked" in item.why) == twice
+
+
+@pytest.mark.parametrize(
+    ("system_info", "found"),
+    [
+        ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | AVX512 = 1 | REPACK = 1 | ", "avx512"),
+        ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | F16C = 1 | AVX512 = 0 | REPACK = 1 | ", "avx2"),
+        (
+            "Metal : X = 1 | CPU : NEON = 1 | ARM_FMA = 1 | DOTPROD = 1 | REPACK = 1 | ",
+            "neon",
+        ),
+        ("CPU : NEON = 1 | ARM_FMA = 1 | REPACK = 1 | ", ""),
+        ("CPU : SSE3 = 1 | AVX = 1 | REPACK = 1 | ", ""),
+        ("CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | AVX512 = 1 | ", ""),
+    ],
+)
+def test_what_the_cpu_repacks_is_told_by_its_features(system_info: str, found: str) -> None:
+    assert cpu_repack(system_info) == found
 
 
 def test_splits_cut_the_layers_by_share_or_by_free_memory() -> None:
@@ -205,7 +224,12 @@ def test_devices_in_use_have_an_overhead() -> None:
     items = bill("llama-8b", PARAMS, ALL, TWO_GPUS)
     for device in ("GPU0", "GPU1"):
         assert summed(items, "overhead", device) == (600 + 256) << 20
-    assert summed(bill("llama-8b", PARAMS, NONE, TWO_GPUS), "overhead", "GPU0") == 0
+    # libllama opens the devices also when no layer goes there, unless there are none to use.
+    idle = bill("llama-8b", PARAMS, NONE, TWO_GPUS)
+    assert summed(idle, "overhead", "GPU1") == (600 + 256) << 20
+    assert summed(idle, "compute", "GPU0") > summed(idle, "compute", "GPU1") == 0
+    alone = bill("llama-8b", PARAMS, Placement(n_gpu_layers=0, devices=()), TWO_GPUS)
+    assert {item.device for item in alone} == {"CPU"}
 
 
 def test_adapters_lie_beside_what_they_change() -> None:

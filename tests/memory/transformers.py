@@ -214,3 +214,52 @@ def llama4(n: int = 48, e: int = 5120, heads: int = 40, kv: int = 8, n_exp: int 
         experts(d, il, e, 8192, n_exp)
         shared(d, il, e, 8192)
     return d
+
+
+def gemma2(n: int = 26, e: int = 2304, heads: int = 8, kv: int = 4, ff: int = 9216) -> Described:
+    """Every other layer has a window of 4096, which no key says."""
+    more = {"attention__key_length": 256, "attention__value_length": 256}
+    d = Described("gemma2", 256000, **basic(n, e, 8192, heads, kv, ff, **more))
+    d.ends(e, output=False, embd="Q6_K")
+    for il in range(n):
+        attention(d, il, e, heads, kv, 256, 256)
+        d.layer(il, post_attention_norm=[e], ffn_norm=[e], post_ffw_norm=[e])
+        dense(d, il, e, ff)
+    return d
+
+
+def glm_dsa(
+    n: int = 10, e: int = 6144, heads: int = 64, n_exp: int = 256, *, mtp: int = 1,
+    ctx: int = 202752,
+) -> Described:  # fmt: skip
+    """GLM-5 with fewer layers: keys of MLA, and those of an indexer."""
+    more: dict[str, Any] = {
+        "attention__key_length": 576, "attention__value_length": 512,
+        "attention__key_length_mla": 256, "attention__value_length_mla": 256,
+        "attention__q_lora_rank": 2048, "attention__kv_lora_rank": 512,
+        "rope__dimension_count": 64, "expert_count": n_exp, "expert_used_count": 8,
+        "expert_feed_forward_length": 2048, "expert_shared_count": 1,
+        "leading_dense_block_count": 3, "attention__indexer__head_count": 32,
+        "attention__indexer__key_length": 128, "attention__indexer__top_k": 2048,
+        "nextn_predict_layers": mtp,
+    }  # fmt: skip
+    d = Described("glm-dsa", 154880, **basic(n + mtp, e, ctx, heads, 1, 12288, **more))
+    d.ends(e)
+    for il in range(n + mtp):
+        d.layer(il, attn_norm=[e], attn_q_a_norm=[2048], attn_kv_a_norm=[512], ffn_norm=[e])
+        d.layer(il, attn_q_a=[e, 2048], attn_q_b=[2048, heads * 256], attn_kv_a_mqa=[e, 576])
+        d.layer(il, attn_k_b=[192, 512, heads], attn_v_b=[512, 256, heads])
+        d.layer(il, attn_output=[heads * 256, e])
+        for name, shape in (
+            ("k_norm.weight", (128,)), ("k_norm.bias", (128,)), ("proj.weight", (e, 32)),
+            ("attn_k.weight", (e, 128)), ("attn_q_b.weight", (2048, 32 * 128)),
+        ):  # fmt: skip
+            d.tensor(f"blk.{il}.indexer.{name}", *shape)
+        if il < 3:
+            dense(d, il, e, 12288)
+        else:
+            experts(d, il, e, 2048, n_exp)
+            shared(d, il, e, 2048)
+        if il >= n:
+            nextn(d, il, e)
+    return d
