@@ -17,13 +17,14 @@ from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
-from gguf_spec.errors import InputError
+from gguf_spec.errors import BackendError, InputError
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.planning.offers import usual_ubatch
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
+from gguf_spec.run_plan import allocation_warnings
 from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
 
@@ -43,6 +44,7 @@ class Session:
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
+        self._contexts: list[LlamaContext] = []
         try:
             self._load(setup, progress)
         except BaseException:
@@ -101,6 +103,7 @@ class Session:
         """Free everything, contexts before models."""
         while self._closers:
             self._closers.pop()()
+        self._contexts.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -114,7 +117,7 @@ class Session:
         self.close()
 
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
-        target = setup.profile.target
+        target = setup.placed
         n_layer = (setup.target.n_layer or MAX_LAYERS) + setup.target.n_layer_nextn
         params = target_params(target, n_layer)
         if any(draft.inside for draft in setup.drafts):
@@ -156,9 +159,18 @@ class Session:
             for text in load_pool(setup.pool_path, **self._pool_key()):
                 self.pool.add(text)
         drafters = self._drafters(types, progress)
+        self._compare_with_plan()
         self.engine = Engine(self.context)
         policy = FixedPolicy(setup.ceilings, setup.floors)
         self.sequence: SequenceState = self.engine.open(drafters, policy)
+
+    def _compare_with_plan(self) -> None:
+        """Warn of more memory in use than was planned."""
+        try:
+            accounts = [context.memory_breakdown() for context in self._contexts]
+        except BackendError:
+            return  # this libllama does not say, and has allocated what it needs
+        self.warnings += allocation_warnings(self.setup.plan, accounts)
 
     def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
         """The drafters in order. The first n-gram drafter alone has the pool: after a wrong
@@ -239,6 +251,7 @@ class Session:
     def _make_context(self, model: LlamaModel, params: ContextParams) -> LlamaContext:
         context = LlamaContext(model, params)
         self._closers.append(context.close)
+        self._contexts.append(context)
         return context
 
 

@@ -13,10 +13,9 @@ from typing import cast
 
 import psutil
 
-from gguf_spec.backend import list_devices
 from gguf_spec.block_format import BlockFormat, block_format
 from gguf_spec.drafters.ngram_registry import ngram_ceiling
-from gguf_spec.errors import InputError, NoFitError, PairError, UsageError
+from gguf_spec.errors import InputError, PairError, UsageError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
@@ -24,9 +23,11 @@ from gguf_spec.memory.limits import snapshots
 from gguf_spec.ngram_pool_file import pool_path
 from gguf_spec.pairing import AVAILABLE_DRAFT_TYPES, ROLE_TYPES, check_pair, own_head
 from gguf_spec.pairing_heads import wanted_states
-from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, draft_settings, parse_lora
+from gguf_spec.planning.types import Plan
+from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, Target, draft_settings, parse_lora
 from gguf_spec.profile_schema import DraftType
 from gguf_spec.refs import resolve
+from gguf_spec.run_plan import fit
 
 Progress = Callable[[str, "int | None", "int | None"], None]
 DraftFile = tuple[str, ModelInfo]  # what it was called, and its header
@@ -40,7 +41,6 @@ MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap aro
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
-    "memory": "vram reserve prefer min_quant draft_may_displace_layers",
     "spec": "verify draft_sampling exact translate",
     "sampling": "",
     "engine": "kind",
@@ -71,6 +71,7 @@ class LoraSetup:
 
     path: Path
     scale: float
+    info: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Setup:
     profile is called, and under which its pool of texts is kept.
 
     ``spec_types`` are in the order in which they are asked; ``ceilings`` and ``floors`` are the
-    longest and shortest drafts of each, in tokens.
+    longest and shortest drafts of each, in tokens. ``placed`` is the profile's target with the
+    placement of the ``plan``.
     """
 
     profile: Profile
@@ -95,6 +97,8 @@ class Setup:
     drafts: tuple[DraftSetup, ...]
     loras: tuple[LoraSetup, ...]
     warnings: tuple[str, ...]
+    plan: Plan
+    placed: Target
 
     @property
     def path(self) -> Path:
@@ -134,6 +138,7 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     Raises:
         InputError: a file is missing, damaged, or of the wrong kind; a draft does not fit.
         UsageError: the settings contradict each other.
+        NoFitError: the target does not fit into memory.
     """
     warnings: list[str] = []
     _check_limits(profile)
@@ -141,31 +146,36 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     ref = profile.target.model or DEFAULT_REF
     target = _read(ref, progress, as_target=True)
     n_ctx = _context_length(profile, target, warnings)
-    _check_cache_fits(target, n_ctx, profile.target.type_k, profile.target.type_v)
     files = _draft_files(profile, progress)
     types = _spec_types(profile, target, files, warnings)
     if profile.spec.pool == "profile" and target.tokenizer.fingerprint is None:
         warnings.append("the model names no tokenizer: texts are not kept for later runs")
-    drafts = tuple(
+    drafts = [
         _draft(kind, profile, target, n_ctx, files.get(kind))
         for kind in types
         if kind not in NGRAM_TYPES
-    )
+    ]
+    loras = tuple(_lora(text, target) for text in profile.target.lora)
+    ceilings = {kind: _ceiling(kind, profile, n_ctx, files.get(kind)) for kind in types}
+    fitted = fit(profile, ref, target, [lora.info for lora in loras], drafts, ceilings)
+    types = tuple(kind for kind in types if kind in fitted.n_max)
     n_threads = _threads(profile.target.n_threads)
     return Setup(
         profile=profile,
         name=name or str(Path(target.files[0]).resolve()),
         ref=ref,
         target=target,
-        n_ctx=n_ctx,
+        n_ctx=fitted.plan.target.n_ctx,
         n_threads=n_threads,
         n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
         spec_types=types,
-        ceilings=tuple(_ceiling(kind, profile, n_ctx, files.get(kind)) for kind in types),
+        ceilings=tuple(min(fitted.n_max[kind], fitted.plan.target.n_ctx) for kind in types),
         floors=tuple(_floor(kind, profile) for kind in types),
-        drafts=drafts,
-        loras=tuple(_lora(text, target) for text in profile.target.lora),
-        warnings=tuple(warnings),
+        drafts=fitted.drafts,
+        loras=loras,
+        warnings=(*warnings, *fitted.warnings),
+        plan=fitted.plan,
+        placed=fitted.placed,
     )
 
 
@@ -219,7 +229,7 @@ def _lora(text: str, target: ModelInfo) -> LoraSetup:
     path, scale = parse_lora(text)
     info = read_header(resolve(path))
     check_adapter(info, target)
-    return LoraSetup(Path(info.path), scale)
+    return LoraSetup(Path(info.path), scale, info)
 
 
 def _threads(wanted: int | str, otherwise: int | None = None) -> int:
@@ -245,48 +255,6 @@ def _context_length(profile: Profile, target: ModelInfo, warnings: list[str]) ->
             "trained for: expect worse text beyond them"
         )
     return wanted
-
-
-# Bytes of a cached element, from the block sizes in ggml.c.
-_ELEMENT_BYTES = {
-    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
-    "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
-}  # fmt: skip
-
-
-def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> None:
-    """Refuse a context whose cache alone is larger than all memory there is.
-
-    Without this, Linux promises any amount of memory and ends the process, or the machine's
-    patience, when it is used. Only plain attention is counted: sliding windows, recurrent layers
-    and compressed caches need less, and are left to libllama.
-    """
-    plain = not any(
-        info.arch_uint(key)
-        for key in ("attention.sliding_window", "ssm.state_size", "attention.kv_lora_rank")
-    )
-    if not (plain and info.n_layer and info.n_head and info.n_head_kv and info.n_embd):
-        return
-    width = info.n_embd // info.n_head
-    width_k = info.arch_uint("attention.key_length", width) or 0
-    width_v = info.arch_uint("attention.value_length", width) or 0
-    per_token = (
-        info.n_layer
-        * info.n_head_kv
-        * (width_k * _ELEMENT_BYTES[type_k] + width_v * _ELEMENT_BYTES[type_v])
-    )
-    if not info.metadata.get(f"{info.arch}.attention.head_count_kv"):
-        per_token /= info.n_layer  # an array: heads differ from layer to layer, one layer is sure
-    need = int(per_token * n_ctx)
-    there = psutil.virtual_memory().total
-    if need > there:
-        there += sum(device.total for device in list_devices() if device.kind in ("gpu", "accel"))
-    if need > there:
-        raise NoFitError(
-            f"a context of {n_ctx} tokens needs {need / 2**30:.1f} GiB of cache, "
-            f"this machine has {there / 2**30:.1f} GiB of memory",
-            hint=f"-c {max(int(there / 2 / per_token), 1)} would take half of it",
-        )
 
 
 def _draft_files(profile: Profile, progress: Progress | None) -> dict[str, DraftFile]:
@@ -413,6 +381,5 @@ def _draft(
     problem = form and form.settings_problem(settings.p_min, settings.type_k, settings.type_v)
     if problem:
         raise UsageError(problem, hint=f"change it in [spec.{kind}]")
-    _check_cache_fits(info, draft_n_ctx, settings.type_k, settings.type_v)
     layers = wanted_states(kind, target, info)
     return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, form=form)

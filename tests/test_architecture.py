@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "generation", "bench", "tune"},
-    {"setup", "plan_machine", "plan_probe", "plan_request"},
+    {"setup", "plan_machine", "plan_probe", "plan_request", "run_plan"},
     {"engine"},
     {"drafters"},
     {"backend", "probe", "hub", "devices", "refs", "ladder"},
