@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gguf_spec.devices import Device, HostMemory, host_memory, survey
-from gguf_spec.errors import UsageError
+from gguf_spec.errors import InputError, UsageError
 from gguf_spec.gpu_table import Gpu as KnownGpu
 from gguf_spec.gpu_table import describe
 from gguf_spec.planning.machine import Gpu, Host, Machine
@@ -44,7 +44,7 @@ def this_machine(
     As in llama.cpp a GPU that shares the host's memory counts only where there is no other.
 
     Raises:
-        UsageError: there is no such device.
+        InputError: there is no such device.
     """
     machine = survey()
     gpus = [device for device in machine.devices if device.kind == "gpu"]
@@ -53,8 +53,10 @@ def this_machine(
         known = {d.name: d for d in machine.devices if d.kind != "cpu"}
         unknown = [name for name in devices if name not in known]
         if unknown:
-            raise UsageError(
-                f"there is no device {unknown[0]!r}", hint=f"devices: {', '.join(known) or 'none'}"
+            names = ", ".join(known) or "none (this build computes on the CPU)"
+            raise InputError(
+                f"there is no device {', '.join(unknown)} to offload to",
+                hint=f"devices here: {names}",
             )
         gpus = [known[name] for name in devices]
     planned = tuple(
