@@ -61,6 +61,7 @@ def test_only_low_quantizations_are_not_chosen_by_themselves() -> None:
     made = plan(LADDER[-2:], machine(40 * GIB), WISH)
     assert not made.fits
     assert made.hints == ("--min-quant Q3_K would fit",)
+    assert made.reasons[0] == "every quantization is below Q4_K_M, the best is Q3_K"
 
 
 def test_max_shrinks_only_where_nothing_fits_and_a_number_never() -> None:
