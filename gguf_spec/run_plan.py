@@ -161,6 +161,8 @@ def _placed(target: Target, made: Plan) -> Target:
         "n_gpu_layers": placement.n_gpu_layers,
         "n_cpu_moe": placement.n_cpu_moe,
     }
+    if placement.devices is not None:
+        changes["devices"] = placement.devices or ("none",)
     if placement.tensor_split:
         changes["tensor_split"] = placement.tensor_split
     return target.model_copy(update=changes)

@@ -130,7 +130,8 @@ class Admission:
         if offer.n_gpu_layers == 0:
             return []
         remaining = self.machine.remaining(self.items)
-        names = [gpu.name for gpu in self.machine.gpus]
+        used = self.target.placement.devices
+        names = [gpu.name for gpu in self.machine.gpus if used is None or gpu.name in used]
         allowed = [name for name in names if not offer.devices or name in offer.devices]
         return sorted(allowed, key=lambda name: -remaining[name])
 

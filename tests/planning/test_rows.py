@@ -216,3 +216,15 @@ def test_unified_memory_is_one_device() -> None:
     assert made["host"]["used"] == 0
     (device,) = made["devices"]
     assert device["used"] == sum(made["target"]["bytes"].values())
+
+
+def test_a_device_that_cannot_hold_its_own_driver_is_not_used() -> None:
+    tiny = plan(Q35, machine(100 * MIB), wish())
+    assert tiny.fits
+    assert tiny.target.placement.devices == ()
+    assert tiny.machine.used(tiny.items)["CUDA0"] == 0
+    both = plan(Q35, machine(24 * GIB, 100 * MIB), wish(), [mtp("27b")])
+    assert (both.target.tier, both.target.placement.devices) == ("A", ("CUDA0",))
+    assert both.target.placement.tensor_split == ()
+    assert both.drafts
+    assert plan(Q35, machine(24 * GIB, 2 * GIB), wish()).target.placement.devices is None
