@@ -85,8 +85,8 @@ class _Cursor:
         self.position = 0
         self.order = "<"
 
-    def fail(self, what: str) -> HeaderError:
-        return HeaderError(f"{self.source.name}: {what}", hint="get the file again")
+    def fail(self, what: str, hint: str = "get the file again") -> HeaderError:
+        return HeaderError(f"{self.source.name}: {what}", hint=hint)
 
     def need(self, end: int, what: str) -> None:
         """Have ``buffer`` reach ``end``; ``what`` names the thing that ends there."""
@@ -334,7 +334,11 @@ def _read_tensor(cursor: _Cursor, index: int) -> TensorInfo:
         raise cursor.fail(f"{what} has the impossible shape {list(shape)}")
     kind = cursor.integer("i", f"the type of {what}")
     if kind not in TENSOR_TYPES:
-        raise cursor.fail(f"{what} has the unknown ggml type {kind}")
+        raise cursor.fail(
+            f"{what} has the unknown ggml type {kind}",
+            "forks have quantizations of their own (IQ4_KS and the like): take a file that "
+            "llama.cpp has quantized",
+        )
     tensor_type = TENSOR_TYPES[kind]
     row = shape[0] if shape else 1
     if row % tensor_type.block:

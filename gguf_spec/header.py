@@ -30,6 +30,7 @@ from gguf_spec.gguf_reader import (
 )
 from gguf_spec.gguf_source import ByteSource, FileSource
 from gguf_spec.gguf_types import FILE_TYPES, VALUE_TYPES
+from gguf_spec.hidden_states import CHAIN_ARCHS, MTP_ARCHS
 from gguf_spec.loadable import check_loadable
 
 __all__ = [
@@ -48,14 +49,6 @@ __all__ = [
 ]
 
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-
-#: Architectures with an MTP graph (``graph_mtp`` in llama.cpp's src/models). Others, glm4 for one,
-#: carry the nextn tensors along without being able to use them.
-MTP_ARCHITECTURES = frozenset([
-    "qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "deepseek32", "deepseek4",
-    "glm-dsa", "nemotron_h_moe", "step35", "mimo2", "cohere2moe", "bailingmoe3", "hy_v3",
-    "glm5-next",
-])  # fmt: skip
 
 SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
@@ -271,7 +264,7 @@ def _judge_tensors(info: ModelInfo) -> ModelInfo:
     spec_types: tuple[str, ...] = ()
     if role == "target":
         spec_types = NGRAM_TYPES
-        if has_mtp and info.arch in MTP_ARCHITECTURES:
+        if has_mtp and info.arch in (MTP_ARCHS if info.n_layer_nextn == 1 else CHAIN_ARCHS):
             spec_types += ("draft-mtp",)
     return replace(
         info,
@@ -297,6 +290,10 @@ def _role(info: ModelInfo, names: set[str]) -> str:
         return "adapter"
     if kind == "mmproj" or arch == "clip":
         return "mmproj"
+    if kind == "imatrix":
+        return "imatrix"
+    if arch == "controlvector":
+        return "controlvector"
     if arch == "eagle3":
         return "draft-eagle3"
     if arch == "dflash":

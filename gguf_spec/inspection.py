@@ -6,7 +6,9 @@ import os
 from typing import Any
 
 from gguf_spec.header import ModelInfo, read_model
-from gguf_spec.pairing import check_pair
+from gguf_spec.pairing import ROLE_TYPES, check_pair, offers
+from gguf_spec.pairing_hints import made_for
+from gguf_spec.siblings import search
 
 
 def describe(info: ModelInfo) -> dict[str, Any]:
@@ -36,12 +38,44 @@ def describe(info: ModelInfo) -> dict[str, Any]:
         "size_check": info.size_check,
         "parts": list(info.files),
         "spec_types": list(info.spec_types),
+        "draft_types": {offer.type: [offer.how, offer.reason] for offer in offers(info)},
+        "made_for": _made_for(info),
     }
+
+
+def _made_for(info: ModelInfo) -> dict[str, str] | None:
+    """What a draft head drafts for: its spec type, and what its target has to have."""
+    kind = ROLE_TYPES.get(info.role)
+    if kind is None or info.role == "target":
+        return None
+    return {"type": kind, "target": made_for(info, kind)}
 
 
 def inspect_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a file, or of the whole split set it is part of; raises HeaderError."""
-    return describe(read_model(path))
+    info = read_model(path)
+    return {**describe(info), **_sidecars(info)}
+
+
+def _sidecars(info: ModelInfo) -> dict[str, Any]:
+    """The files beside a target that are named like its drafters, each with its spec type, whether
+    it can be used, and why (not); and why some may be missing."""
+    if info.role != "target":
+        return {"sidecars": [], "sidecar_problems": []}
+    found = search(info)
+    return {
+        "sidecars": [
+            {
+                "path": str(sibling.path),
+                "type": sibling.type,
+                "usable": sibling.usable,
+                "reason": sibling.reason,
+                "auto": sibling.usable and sibling.belongs,
+            }
+            for sibling in found.look()
+        ],
+        "sidecar_problems": list(found.problems),
+    }
 
 
 def inspect_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> dict[str, Any]:
@@ -51,5 +85,10 @@ def inspect_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) 
     return {
         **describe(target_info),
         "draft": describe(draft_info),
-        "pair": {"usable": pair.usable, "type": pair.type, "reason": pair.reason},
+        "pair": {
+            "usable": pair.usable,
+            "type": pair.type,
+            "reason": pair.reason,
+            "hint": pair.hint or None,
+        },
     }

@@ -305,7 +305,8 @@ def _resolve_hf(ref: Ref) -> Path:
     raise RefError(
         f"{ref.text} is not in the Hugging Face cache {_hf_cache_dir()}{there}",
         hint=f"download it with: hf download {ref.name}{what}{revision} "
-        "(downloads by gguf-spec are not available in this version)",
+        "(downloads by gguf-spec are not available in this version); a copy that is elsewhere is "
+        "named by its path, as in -m/--model FILE",
     )
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
+from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
-from gguf_spec.control import FixedPolicy
+from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
+from gguf_spec.control.base import Controller
+from gguf_spec.curves import measured_curve
+from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
-from gguf_spec.errors import BackendError, InputError
+from gguf_spec.errors import BackendError, GgufSpecError, InputError
+from gguf_spec.exact import cache_types, costs_path, known_limits, store_path, summary_of
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
@@ -25,28 +32,45 @@ from gguf_spec.planning.offers import usual_ubatch
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.run_plan import allocation_warnings
-from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
+from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
+from gguf_spec.verify_store import load_record
+from gguf_spec.widths import WidthLimits
 
 LoadProgress = Callable[[str, float], None]
+WaitProgress = Callable[[str, int, int], None]
 
 
 class Session:
     """A target and its drafters in memory. Close it, or use it as a context manager.
+
+    ``progress`` hears of files being loaded, ``report`` of what has to be measured once (what, how
+    much is done, of how much). The target's batches have room for ``least_width`` rows with logits,
+    if the profile needs fewer.
 
     Raises (constructor):
         BackendError, NoFitError: loading failed; nothing stays behind.
         KeyboardInterrupt: loading was interrupted.
     """
 
-    def __init__(self, setup: Setup, *, progress: LoadProgress | None = None) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        progress: LoadProgress | None = None,
+        report: WaitProgress | None = None,
+        least_width: int = 1,
+    ) -> None:
         self.setup = setup
+        self.report_wait = report
+        self._least_width = least_width
+        self._adapters: list[tuple[int, float]] = []
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
-        self._contexts: list[LlamaContext] = []
+        self._draft_contexts: list[LlamaContext] = []
         try:
-            self._load(setup, progress)
+            self._load_some(setup, progress)
         except BaseException:
             self.close()
             raise
@@ -94,6 +118,38 @@ class Session:
             **{"sampling": sampling, "stop": tuple(settings["stop"]), **changes}
         )
 
+    @functools.cached_property
+    def verified(self) -> dict[str, Any] | None:
+        """What ``verify`` has found under exactly these conditions; None if it was not run."""
+        return summary_of(self._findings)
+
+    @property
+    def exact_cost(self) -> float | None:
+        """The time of a plain token in exact mode, over that with the profile's settings."""
+        cost = self._findings.get("exact_cost")
+        return float(cost) if isinstance(cost, int | float) else None
+
+    @functools.cached_property
+    def _findings(self) -> dict[str, Any]:
+        try:
+            return load_record(store_path(self.setup, self.context))
+        except InputError:  # the file has gone since it was loaded
+            return {}
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the target is a mixture of experts."""
+        return bool(self.setup.target.arch_uint("expert_count"))
+
+    def grammar(self, text: str, *, name: str = "grammar", trigger: str = "") -> Mask:
+        """What the GBNF grammar ``text`` allows, for ``GenerationParams.mask``. ``name`` is what
+        errors call it; with a ``trigger`` everything is allowed until that text has come.
+
+        Raises:
+            InputError: the grammar has an error, or is too large.
+        """
+        return GrammarMask(self.model, text, name=name, trigger=trigger)
+
     def breaks_repetition(self, token: int) -> bool:
         """Whether DRY sees no repetition across ``token``."""
         text = self.model.special_text(token)
@@ -103,7 +159,7 @@ class Session:
         """Free everything, contexts before models."""
         while self._closers:
             self._closers.pop()()
-        self._contexts.clear()
+        self._draft_contexts.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -116,36 +172,51 @@ class Session:
     ) -> None:
         self.close()
 
+    def drafts_report(self) -> list[dict[str, str | None]]:
+        """The drafters that are models: spec type, file (None: in the target's own), and whether
+        it was ``asked`` for or is a ``sibling`` found beside the target."""
+        return [
+            {
+                "type": draft.spec_type,
+                "ref": None if draft.inside else draft.ref,
+                "origin": "inside"
+                if draft.inside
+                else "sibling"
+                if draft.spec_type in self.setup.siblings
+                else "asked",
+            }
+            for draft in self.setup.drafts
+            if draft.spec_type in self.spec_types
+        ]
+
+    def _load_some(self, setup: Setup, progress: LoadProgress | None) -> None:
+        """Load everything; or what was asked for, if a file that nobody named does not load."""
+        extras = setup.siblings if setup.profile.spec.types == ("auto",) else ()
+        try:
+            self._load(setup, progress)
+        except GgufSpecError as error:
+            if not extras:
+                raise
+            self.close()
+            self.setup = setup.without(extras)
+            self._load(self.setup, progress)
+            self.warnings.append(f"no {', '.join(extras)}: {error.message}")
+
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
         target = setup.placed
         n_layer = (setup.target.n_layer or MAX_LAYERS) + setup.target.n_layer_nextn
         params = target_params(target, n_layer)
         if any(draft.inside for draft in setup.drafts):
             params = replace(params, load_mtp=True)
+        if setup.profile.spec.exact:
+            params = replace(params, repack=False)
         self.model = self._load_model(setup.ref, setup.path, params, progress)
+        self._adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
         self.template = ChatTemplate(setup.target.chat_template, self.model)
-        self.context = self._make_context(
-            self.model,
-            ContextParams(
-                n_ctx=setup.n_ctx,
-                n_batch=target.n_batch,
-                n_ubatch=min(target.n_ubatch, target.n_batch),
-                max_width=setup.max_width,
-                n_threads=setup.n_threads,
-                n_threads_batch=setup.n_threads_batch,
-                type_k=target.type_k,
-                type_v=target.type_v,
-                flash_attn=target.flash_attn,
-                swa_full=target.swa_full,
-                rope=rope_params(target),
-                n_rs_seq=setup.n_rs_seq,
-                layers=setup.layers,
-            ),
-        )
-        adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
-        if adapters:
-            self.context.set_loras(adapters)
+        self.context, self.limits = self._target_context(setup)
         self.load_seconds = self.model.load_seconds
+        self.warmup_seconds = 0.0
+        self.curve = CostCurve()
         types = setup.spec_types
         if types and not self.context.removes_tail and not self.context.can_save:
             types = ()
@@ -161,13 +232,102 @@ class Session:
         drafters = self._drafters(types, progress)
         self._compare_with_plan()
         self.engine = Engine(self.context)
-        policy = FixedPolicy(setup.ceilings, setup.floors)
-        self.sequence: SequenceState = self.engine.open(drafters, policy)
+        self.controller = self._controller(drafters)
+        self.sequence: SequenceState = self.engine.open(
+            drafters, self.controller, self._sampling(types)
+        )
+        if setup.profile.spec.exact:
+            self.sequence.keeps_whole_chunks = True
+            self.sequence.width_limit = self.limits.at
+
+    def _target_context(self, setup: Setup) -> tuple[LlamaContext, WidthLimits]:
+        """The target's context, and in exact mode the widths that drafts must keep to."""
+        target = setup.profile.target
+        params = ContextParams(
+            n_ctx=setup.n_ctx,
+            n_batch=target.n_batch,
+            n_ubatch=min(target.n_ubatch, target.n_batch),
+            max_width=max(setup.max_width, self._least_width),
+            n_threads=setup.n_threads,
+            n_threads_batch=setup.n_threads_batch,
+            type_k=target.type_k,
+            type_v=target.type_v,
+            flash_attn=target.flash_attn,
+            swa_full=target.swa_full,
+            rope=rope_params(target),
+            n_rs_seq=setup.n_rs_seq,
+            layers=setup.layers,
+        )
+        if not setup.profile.spec.exact:
+            return self._with_loras(self._make_context(self.model, params)), WidthLimits()
+        params = replace(params, flash_attn="on")
+        *others, last = cache_types(target)
+        for type_k, type_v in others:
+            try:
+                context = self._make_context(
+                    self.model, replace(params, type_k=type_k, type_v=type_v)
+                )
+            except BackendError:  # this model has no such cache
+                continue
+            limits = self._exact_limits(self._with_loras(context))
+            if setup.max_width == 1 or limits.narrowest > 1:
+                return context, limits
+            self._closers.pop()()
+        type_k, type_v = last
+        context = self._make_context(self.model, replace(params, type_k=type_k, type_v=type_v))
+        return context, self._exact_limits(self._with_loras(context))
+
+    def _controller(self, drafters: Sequence[Drafter]) -> Controller:
+        """Who decides what is drafted; the curve of costs is measured if need be."""
+        setup = self.setup
+        if not (setup.profile.spec.control and drafters):
+            return FixedPolicy(setup.ceilings, setup.floors)
+        begun = perf_counter()
+        path = costs_path(setup, self.context)
+        self.curve = measured_curve(self.context, path)
+        self.context.busy_seconds = 0.0
+        self.warmup_seconds = perf_counter() - begun
+        facts = [
+            DrafterFacts(
+                drafter.spec_type,
+                ceiling,
+                max(floor, 1),
+                ngram=drafter.spec_type in NGRAM_TYPES,
+                size=getattr(drafter, "size_n", 1),
+            )
+            for drafter, ceiling, floor in zip(drafters, setup.ceilings, setup.floors, strict=True)
+        ]
+        return AdaptiveController(facts, self.curve)
+
+    def _exact_limits(self, context: LlamaContext) -> WidthLimits:
+        if self.setup.max_width == 1:
+            return WidthLimits()
+        self.context = context
+        return known_limits(self, store_path(self.setup, context))
+
+    def _with_loras(self, context: LlamaContext) -> LlamaContext:
+        """``context`` with the profile's adapters."""
+        if self._adapters:
+            context.set_loras(self._adapters)
+        return context
+
+    def _sampling(self, types: Sequence[str]) -> DraftSampling:
+        """How drafts are drawn and verified: n-gram drafts leave nothing to choose."""
+        spec = self.setup.profile.spec
+        if all(kind in NGRAM_TYPES for kind in types):
+            return DraftSampling()
+        warning = sampling_warning(spec.verify, spec.draft_sampling)
+        if warning is not None:
+            self.warnings.append(warning)
+        return DraftSampling(spec.verify, spec.draft_sampling)
 
     def _compare_with_plan(self) -> None:
-        """Warn of more memory in use than was planned."""
+        """Warn of more memory in use than was planned. Exact mode has caches of its own choice."""
+        if self.setup.profile.spec.exact:
+            return
+        contexts = [self.context, *self._draft_contexts]
         try:
-            accounts = [context.memory_breakdown() for context in self._contexts]
+            accounts = [context.memory_breakdown() for context in contexts]
         except BackendError:
             return  # this libllama does not say, and has allocated what it needs
         self.warnings += allocation_warnings(self.setup.plan, accounts)
@@ -185,8 +345,17 @@ class Session:
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
                 context = self._draft_context(draft, progress)
-                p_min = draft.settings.p_min
-                drafters.append(make_neural(kind, context, draft.layers, draft.form, p_min=p_min))
+                drafters.append(
+                    make_neural(
+                        kind,
+                        context,
+                        draft.layers,
+                        draft.form,
+                        n_max=self._ceiling(kind),
+                        p_min=draft.settings.p_min,
+                        translate_for=self.model if draft.translated else None,
+                    )
+                )
         return drafters
 
     def _pool_key(self) -> dict[str, Any]:
@@ -213,7 +382,7 @@ class Session:
         settings = draft.settings
         params = ModelParams(
             n_gpu_layers=_layers(settings.n_gpu_layers),
-            devices=settings.devices or self.setup.profile.target.devices,
+            devices=settings.devices or self.setup.placed.devices,
         )
         model = self.model
         if not draft.inside:
@@ -222,23 +391,24 @@ class Session:
             self.load_seconds += model.load_seconds
         wanted, usual = settings.n_ubatch, usual_ubatch(draft.spec_type)
         n_ubatch = wanted if isinstance(wanted, int) else usual
-        n_max = self.setup.ceilings[self.setup.spec_types.index(draft.spec_type)]
-        return self._make_context(
-            model,
-            ContextParams(
-                n_ctx=draft.n_ctx,
-                n_batch=n_ubatch,
-                n_ubatch=n_ubatch,
-                n_threads=self.setup.n_threads,
-                n_threads_batch=self.setup.n_threads_batch,
-                type_k=settings.type_k,
-                type_v=settings.type_v,
-                flash_attn=self.setup.profile.target.flash_attn,
-                **head_params(
-                    draft.spec_type, self.context, draft.form, n_max=n_max, p_min=settings.p_min
-                ),
-            ),
+        kind, form, p_min = draft.spec_type, draft.form, settings.p_min
+        given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)
+        sizes = ContextParams(
+            n_ctx=draft.n_ctx,
+            n_batch=n_ubatch,
+            n_ubatch=n_ubatch,
+            n_threads=self.setup.n_threads,
+            n_threads_batch=self.setup.n_threads_batch,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
+            flash_attn=self.setup.profile.target.flash_attn,
         )
+        context = self._make_context(model, replace(sizes, **given))
+        self._draft_contexts.append(context)
+        return context
+
+    def _ceiling(self, kind: str) -> int:
+        return self.setup.ceilings[self.setup.spec_types.index(kind)]
 
     def _load_model(
         self, name: str, path: Path, params: ModelParams, progress: LoadProgress | None
@@ -251,7 +421,6 @@ class Session:
     def _make_context(self, model: LlamaModel, params: ContextParams) -> LlamaContext:
         context = LlamaContext(model, params)
         self._closers.append(context.close)
-        self._contexts.append(context)
         return context
 
 

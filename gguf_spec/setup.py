@@ -6,23 +6,25 @@ Nothing is loaded here, and nothing that libllama would abort on gets past here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 import psutil
 
 from gguf_spec.block_format import BlockFormat, block_format
+from gguf_spec.draft_choice import DraftFile, choose
 from gguf_spec.drafters.ngram_registry import ngram_ceiling
-from gguf_spec.errors import InputError, PairError, UsageError
+from gguf_spec.errors import InputError, PairError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.memory.limits import snapshots
 from gguf_spec.ngram_pool_file import pool_path
-from gguf_spec.pairing import AVAILABLE_DRAFT_TYPES, ROLE_TYPES, check_pair, own_head
+from gguf_spec.pairing import needs_translation
 from gguf_spec.pairing_heads import wanted_states
+from gguf_spec.pairing_mtp import chain_length
 from gguf_spec.planning.types import Plan
 from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, Target, draft_settings, parse_lora
 from gguf_spec.profile_schema import DraftType
@@ -30,10 +32,8 @@ from gguf_spec.refs import resolve
 from gguf_spec.run_plan import fit
 
 Progress = Callable[[str, "int | None", "int | None"], None]
-DraftFile = tuple[str, ModelInfo]  # what it was called, and its header
 
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-AVAILABLE_TYPES = (*NGRAM_TYPES, *(kind for kind in DRAFT_TYPES if kind in AVAILABLE_DRAFT_TYPES))
 DEFAULT_REF = "demo"
 DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
@@ -41,7 +41,6 @@ MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap aro
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
-    "spec": "verify draft_sampling exact translate",
     "sampling": "",
     "engine": "kind",
 }
@@ -52,7 +51,8 @@ class DraftSetup:
     """A drafter that is a model, or a part of one. ``n_ctx`` in tokens.
 
     ``layers`` are the states of the target that it reads (ids as in ``hidden_states``). ``inside``
-    is a head in the target's own file. ``form`` is of DFlash and DSpark files.
+    is a head in the target's own file. ``form`` is of DFlash and DSpark files. ``translated`` has
+    another vocabulary than the target.
     """
 
     spec_type: str
@@ -63,6 +63,7 @@ class DraftSetup:
     layers: tuple[int, ...] = ()
     inside: bool = False
     form: BlockFormat | None = None
+    translated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class Setup:
 
     ``spec_types`` are in the order in which they are asked; ``ceilings`` and ``floors`` are the
     longest and shortest drafts of each, in tokens. ``placed`` is the profile's target with the
-    placement of the ``plan``.
+    placement of the ``plan``. ``siblings`` are the types whose file was found beside the target,
+    and ``remarks`` say so.
     """
 
     profile: Profile
@@ -99,6 +101,20 @@ class Setup:
     warnings: tuple[str, ...]
     plan: Plan
     placed: Target
+    siblings: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def without(self, kinds: Sequence[str]) -> Setup:
+        """The same without the spec types ``kinds``."""
+        kept = [i for i, kind in enumerate(self.spec_types) if kind not in kinds]
+        return replace(
+            self,
+            spec_types=tuple(self.spec_types[i] for i in kept),
+            ceilings=tuple(self.ceilings[i] for i in kept),
+            floors=tuple(self.floors[i] for i in kept),
+            drafts=tuple(draft for draft in self.drafts if draft.spec_type not in kinds),
+            siblings=tuple(kind for kind in self.siblings if kind not in kinds),
+        )
 
     @property
     def path(self) -> Path:
@@ -137,7 +153,7 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
 
     Raises:
         InputError: a file is missing, damaged, or of the wrong kind; a draft does not fit.
-        UsageError: the settings contradict each other.
+        UsageError: a spec type needs a file, and none was named or found.
         NoFitError: the target does not fit into memory.
     """
     warnings: list[str] = []
@@ -146,8 +162,8 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     ref = profile.target.model or DEFAULT_REF
     target = _read(ref, progress, as_target=True)
     n_ctx = _context_length(profile, target, warnings)
-    files = _draft_files(profile, progress)
-    types = _spec_types(profile, target, files, warnings)
+    choice = choose(profile, target, lambda ref: _read(ref, progress, as_target=False), warnings)
+    types, files = choice.types, choice.files
     if profile.spec.pool == "profile" and target.tokenizer.fingerprint is None:
         warnings.append("the model names no tokenizer: texts are not kept for later runs")
     drafts = [
@@ -156,7 +172,9 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
         if kind not in NGRAM_TYPES
     ]
     loras = tuple(_lora(text, target) for text in profile.target.lora)
-    ceilings = {kind: _ceiling(kind, profile, n_ctx, files.get(kind)) for kind in types}
+    ceilings = {
+        kind: _ceiling(kind, profile, n_ctx, files.get(kind, (ref, target))) for kind in types
+    }
     fitted = fit(profile, ref, target, [lora.info for lora in loras], drafts, ceilings)
     types = tuple(kind for kind in types if kind in fitted.n_max)
     n_threads = _threads(profile.target.n_threads)
@@ -176,6 +194,8 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
         warnings=(*warnings, *fitted.warnings),
         plan=fitted.plan,
         placed=fitted.placed,
+        siblings=tuple(kind for kind in choice.siblings if kind in types),
+        remarks=choice.remarks if set(choice.siblings) <= set(types) else (),
     )
 
 
@@ -257,80 +277,7 @@ def _context_length(profile: Profile, target: ModelInfo, warnings: list[str]) ->
     return wanted
 
 
-def _draft_files(profile: Profile, progress: Progress | None) -> dict[str, DraftFile]:
-    """The files that may draft, by spec type. What a draft without a type is for, its header says:
-    those come first. Such are the ones of [spec.draft] and of [spec.draft-simple]."""
-    spec, wanted = profile.spec, profile.spec.types
-    files: dict[str, DraftFile] = {}
-    if wanted != ("auto",) and not any(kind in DRAFT_TYPES for kind in wanted):
-        return files
-    for ref in (spec.draft.model, spec.draft_simple.model):
-        if ref is not None:
-            info = _read(ref, progress, as_target=False)
-            files[ROLE_TYPES.get(info.role, "draft-simple")] = ref, info
-    for kind in DRAFT_TYPES[1:]:
-        own: Draft = getattr(spec, kind.replace("-", "_"))
-        if own.model is not None and (wanted == ("auto",) or kind in wanted):
-            files[kind] = own.model, _read(own.model, progress, as_target=False)
-    return files
-
-
-def _spec_types(
-    profile: Profile, target: ModelInfo, files: dict[str, DraftFile], warnings: list[str]
-) -> tuple[str, ...]:
-    """The types to draft with, in order of preference."""
-    wanted = profile.spec.types
-    if wanted == ("auto",):
-        if not files and own_head(target).usable:
-            return ("ngram-simple", "draft-mtp")
-        return ("ngram-simple", *files)
-    if files and "draft-simple" in wanted and "draft-simple" not in files:
-        told = next(iter(files))
-        wanted = tuple(told if k == "draft-simple" else k for k in wanted if k != told)
-    has_draft = (profile.spec.draft.model or profile.spec.draft_simple.model) is not None
-    if has_draft and not any(kind in wanted for kind in DRAFT_TYPES):
-        warnings.append(
-            f"a draft model is given, but the spec type is {', '.join(wanted)}: it is NOT used "
-            "(--spec-type draft-simple, or auto, uses it)"
-        )
-    if wanted == ("none",):
-        return ()
-    for kind in wanted:
-        if kind not in AVAILABLE_TYPES:
-            raise InputError(
-                f"spec type {kind} is not available in this version",
-                hint=f"available: none, auto, {', '.join(AVAILABLE_TYPES)}",
-            )
-        if kind not in NGRAM_TYPES and kind not in files:
-            _check_without_file(kind, target, files)
-    for kind, (ref, _) in files.items():
-        if kind not in wanted:
-            warnings.append(
-                f"{ref} drafts for {kind}, but the spec type is {', '.join(wanted)}: it is NOT used"
-            )
-    return wanted
-
-
-def _check_without_file(kind: str, target: ModelInfo, files: dict[str, DraftFile]) -> None:
-    """Refuse a type that has no file, unless the target's own file has what it takes."""
-    head = own_head(target)
-    if kind == "draft-mtp" and not head.usable:
-        raise PairError(
-            f"spec type draft-mtp is not available: {head.reason}",
-            hint="name a file with the head with -d/--draft REF, or choose another type",
-        )
-    if kind == "draft-mtp":
-        return
-    for other, (ref, _) in files.items():
-        message, hint = f"{ref} drafts for {other}, not for {kind}", f"--spec-type {other}, or auto"
-        raise PairError(message, hint=hint)
-    raise UsageError(
-        f"spec type {kind} needs a draft model",
-        hint="name one with -d/--draft REF or in [spec.draft] model",
-    )
-
-
-def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) -> int:
+def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile) -> int:
     """The longest draft of ``kind``: its own limit, under the common one and the file's."""
     if kind in NGRAM_TYPES:
         own = ngram_ceiling(kind, profile.spec)
@@ -338,7 +285,8 @@ def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) ->
         wanted = _settings(profile, kind).n_max
         own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX
         form = _form(kind, file)
-        own = own if form is None else min(own, form.n_max)
+        most = chain_length(file[1]) if kind == "draft-mtp" else form and form.n_max
+        own = min(own, most or own)
     common = profile.spec.n_max
     return min(own, common if isinstance(common, int) else own, n_ctx)
 
@@ -370,16 +318,13 @@ def _draft(
         ref = profile.target.model or DEFAULT_REF
         return DraftSetup(kind, ref, target, settings, draft_n_ctx, layers, inside=True)
     ref, info = file
-    pair = check_pair(target, info)
-    if not pair.usable or pair.type != kind:
-        reason = f"it is for {pair.type}, not for {kind}" if pair.usable else pair.reason
-        raise PairError(
-            f"{ref} cannot draft for this target: {reason}",
-            hint="choose a draft of the same family, or leave -d/--draft out",
-        )
+    translated = needs_translation(kind, ref, target, info, allowed=profile.spec.translate)
     form = _form(kind, file)
     problem = form and form.settings_problem(settings.p_min, settings.type_k, settings.type_v)
     if problem:
-        raise UsageError(problem, hint=f"change it in [spec.{kind}]")
+        raise PairError(
+            f"{ref}: {problem}",
+            hint=f"change it in [spec.{kind}], or with --set spec.{kind}.KEY=VALUE",
+        )
     layers = wanted_states(kind, target, info)
-    return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, form=form)
+    return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, False, form, translated)

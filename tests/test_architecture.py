@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 # From the top down: a module may import from its own layer and from those below, never from above.
 LAYERS = (
     {"cli", "server", "__main__"},
-    {"session", "generation", "bench", "tune"},
+    {"session", "generation", "bench", "tune", "verification", "exact"},
     {"setup", "plan_machine", "plan_probe", "plan_request", "run_plan"},
-    {"engine"},
+    {"engine", "equality", "curves"},
     {"drafters"},
     {"backend", "probe", "hub", "devices", "refs", "ladder"},
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gguf_spec.block_format import MOST_CHAINED, BlockFormat, block_format, block_problem
-from gguf_spec.errors import PairError, UsageError
+from gguf_spec.errors import PairError
 from gguf_spec.header import ModelInfo, TensorInfo, read_header
 from gguf_spec.pairing import check_pair
 from gguf_spec.profile import Profile
@@ -152,7 +152,7 @@ def test_setting_up_a_head() -> None:
     assert draft.layers == (1, 2, 3)
     assert setup.ceilings == (8,)
     assert prepare(spec()).ceilings == (3,)
-    with pytest.raises(UsageError, match="type_v q8_0"):
+    with pytest.raises(PairError, match="type_v q8_0"):
         prepare(spec(type_v="q8_0"))
 
 

@@ -15,13 +15,14 @@ KEYS = [
     "arch", "name", "role", "quant", "bits_per_weight", "n_params", "n_layer", "n_layer_nextn",
     "n_embd", "n_head", "n_head_kv", "n_ctx_train", "vocab_size", "tokenizer", "chat_template",
     "header_bytes", "file_bytes", "size_check", "parts", "spec_types",
+    "draft_types", "made_for",
 ]  # fmt: skip
 
 
 def test_the_record_has_exactly_the_agreed_keys() -> None:
     path = MODELS / "tiny-target.gguf"
     record = inspect_file(path)
-    assert list(record) == KEYS
+    assert list(record) == [*KEYS, "sidecars", "sidecar_problems"]
     assert json.loads(json.dumps(record)) == record
     assert record["arch"] == "qwen3"
     assert record["role"] == "target"

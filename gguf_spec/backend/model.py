@@ -17,7 +17,7 @@ from gguf_spec.backend.ggml import device_array, overrides_array
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.errors import BackendError, GgufSpecError, InputError, NoFitError
-from gguf_spec.hidden_states import MTP_ARCHS
+from gguf_spec.hidden_states import ASSISTANT_ARCH, CHAIN_ARCHS, MTP_ARCHS
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ALL_LAYERS = 1 << 20
@@ -157,8 +157,14 @@ class LlamaModel:
             return f"{self.path.name} has no MTP head"
         if not self.has_mtp:
             return f"the MTP head of {self.path.name} was not loaded"
+        if self.arch == ASSISTANT_ARCH:
+            return None
         if self.arch not in MTP_ARCHS:
             return f"llama.cpp does not compute the MTP heads of {self.arch} models"
+        if self.n_layer_nextn > 1 and self.arch not in CHAIN_ARCHS:
+            return (
+                f"llama.cpp computes one MTP head of {self.arch} models, not {self.n_layer_nextn}"
+            )
         return None
 
     def metadata(self, key: str) -> str | None:
@@ -182,6 +188,11 @@ class LlamaModel:
     def eos(self) -> int:
         """Id of the EOS token, -1 if there is none."""
         return int(self.lib.api.llama_vocab_eos(self._vocab))
+
+    @functools.cached_property
+    def eot(self) -> int:
+        """Id of the token that ends a turn, -1 if there is none."""
+        return int(self.lib.api.llama_vocab_eot(self._vocab))
 
     def is_end(self, token: int) -> bool:
         """Whether ``token`` ends a generation (llama.cpp's EOG: end of text, of turn …)."""

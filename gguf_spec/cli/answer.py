@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gguf_spec.cli.output import Output
-from gguf_spec.cli.summary import setup_line
+from gguf_spec.cli.summary import counted, exact_line, setup_line
 
 if TYPE_CHECKING:
     from gguf_spec.generation import Generation, GenerationParams
@@ -28,19 +29,28 @@ def prepare_setup(profile: Profile, out: Output, *, name: str = "") -> Setup:
         setup = prepare(profile, name=name, progress=wait.stage)
     for warning in setup.warnings:
         out.warning(warning)
+    for remark in setup.remarks:
+        out.remark(remark)
     out.note(setup_line(setup))
     return setup
 
 
-def open_session(setup: Setup, out: Output) -> Session:
+def open_session(setup: Setup, out: Output, *, least_width: int = 1) -> Session:
     """Load the models. Errors as ``Session``."""
     with out.wait("loading") as wait:
         from gguf_spec.backend import recent_log
         from gguf_spec.session import Session
 
         recent_log().echo = out.debug
-        session = Session(setup, progress=wait.fraction)
+        session = Session(
+            setup,
+            progress=wait.fraction,
+            report=lambda what, done, total: wait.update(done, total, what),
+            least_width=least_width,
+        )
     show_warnings(session, out)
+    if setup.profile.spec.exact:
+        out.note(exact_line(session))
     return session
 
 
@@ -111,7 +121,26 @@ def stream(
             out.text(delta.text)
             shown += len(delta.text)
     out.text(generation.text[shown:])  # what cancelling gave back
+    for event in generation.events:
+        if out.debug and event.trace:
+            out.say(event.trace.rstrip())
     return generation
+
+
+def audited_text(generation: Generation, out: Output) -> str:
+    """Score the answer again in plain decoding, and tell what came of it."""
+    with out.wait("scoring the answer again"):
+        result = generation.audit()
+    model = generation.session.model
+    lines = [f"audit: {counted(result.checked, 'token')} checked, {result.verdict}"]
+    for one in result.differing:
+        token, expected = (model.special_text(t) for t in (one.token, one.expected))
+        gap = "is forbidden there" if one.gap == math.inf else f"is behind by {one.gap:.4g}"
+        lines.append(
+            f"  token {one.index}: plain decoding has {expected!r} ({one.expected}); {token!r} "
+            f"({one.token}) {gap}, widths of batches make {result.noise:.4g}"
+        )
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from gguf_spec import __version__
-from gguf_spec.cli import chat, doctor, inspect, plan, profiles, run
+from gguf_spec.cli import chat, doctor, inspect, plan, profiles, run, verify
 from gguf_spec.cli.groups import flat
 from gguf_spec.cli.options import DebugOpt, examples
 from gguf_spec.cli.output import State, print_json, printable, shortened
@@ -73,6 +73,9 @@ app.command(epilog=plan.EPILOG, short_help="Show what fits into memory, and wher
     flat(plan.plan)
 )
 app.command(epilog=inspect.EPILOG, short_help="Show what is in a GGUF file.")(inspect.inspect)
+app.command(epilog=verify.EPILOG, short_help="Measure whether drafting changes the text here.")(
+    flat(verify.verify)
+)
 app.add_typer(profiles.app, name="profiles", short_help="List, show, check and write profiles.")
 app.command(epilog=doctor.EPILOG, short_help="Show what works on this machine.")(doctor.doctor)
 

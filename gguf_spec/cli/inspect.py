@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -49,7 +50,33 @@ def _told(record: Mapping[str, Any]) -> str:
         answer = f"yes, as {pair['type']}" if pair["usable"] else "no"
         text += f"\n\ndraft:\n{table(_rows(record['draft']))}"
         text += f"\n\ncan it draft? {answer}: {pair['reason']}"
+        if pair["hint"]:
+            text += f"\nhint: {pair['hint']}"
+    else:
+        text += _drafting(record)
     return printable(text)
+
+
+def _drafting(record: Mapping[str, Any]) -> str:
+    """What can draft for a target, or what a head drafts for; and the files beside it."""
+    from gguf_spec.cli.summary import table
+
+    words = {"alone": "yes", "file": "with a file", "no": "no"}
+    rows: dict[str, object] = {
+        kind: f"{words[how]}: {reason}" if how != "file" else reason
+        for kind, (how, reason) in record["draft_types"].items()
+    }
+    text = f"\n\ndrafting:\n{table(rows)}" if rows else ""
+    folder = os.path.realpath(os.path.dirname(record["parts"][0]))
+    files: dict[str, object] = {}
+    for one in record["sidecars"]:
+        answer = f"yes, as {one['type']}" if one["usable"] else "no"
+        files[os.path.relpath(one["path"], folder)] = f"{answer}: {one['reason']}"
+    if files or record["sidecar_problems"]:
+        text += f"\n\nbeside it:\n{table(files)}" + "".join(
+            f"\n{problem}" for problem in record["sidecar_problems"]
+        )
+    return text
 
 
 def _rows(record: Mapping[str, Any]) -> dict[str, object]:
@@ -76,5 +103,6 @@ def _rows(record: Mapping[str, Any]) -> dict[str, object]:
         "chat template": "yes" if record["chat_template"] else "no",
         "size": f"{bytes_text(record['file_bytes'])}, header {bytes_text(record['header_bytes'])}",
         "size check": record["size_check"],
+        "drafts for": record["made_for"] and record["made_for"]["target"],
         "spec types": ", ".join(record["spec_types"]),
     }

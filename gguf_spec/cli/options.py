@@ -13,7 +13,7 @@ import typer
 from gguf_spec.cli import values
 from gguf_spec.cli.output import State
 
-#: ``gguf_spec.setup.AVAILABLE_TYPES``, which a help text cannot wait for.
+#: ``gguf_spec.draft_choice.AVAILABLE_TYPES``, which a help text cannot wait for.
 SPEC_TYPES = (
     "ngram-simple",
     "ngram-map-k",
@@ -99,8 +99,26 @@ SpecPMinOpt = Annotated[
         help="A draft model stops at a token less likely than P.",
     ),
 ]
+VerifyOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--verify",
+        metavar="match|residual|auto",
+        callback=values.verify_rule,
+        help="match: the text of the seed, as without drafts. residual: another text of the same "
+        "distribution, with more drafts accepted at a temperature. auto: whichever accepts more.",
+    ),
+]
 FixedOpt = Annotated[
     bool, typer.Option("--fixed", help="Always draft as much as allowed, without measuring.")
+]
+ExactOpt = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="Only settings and draft lengths that give the tokens of plain decoding, measured "
+        "here once and remembered.",
+    ),
 ]
 CtxSizeOpt = Annotated[
     str | None,
@@ -260,6 +278,20 @@ PredictOpt = Annotated[
         help="Most tokens in an answer; -1: unlimited.",
     ),
 ]
+GrammarOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar", metavar="FILE", help="Allow only what this grammar (GBNF) describes."
+    ),
+]
+JsonSchemaOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema",
+        metavar="FILE",
+        help="Allow only JSON that is valid by this schema. With --think on, behind the reasoning.",
+    ),
+]
 JsonOpt = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
 ]
@@ -285,7 +317,9 @@ class ModelOptions:
     spec_draft_n_max: SpecMaxOpt = None
     spec_draft_n_min: SpecMinOpt = None
     spec_draft_p_min: SpecPMinOpt = None
+    verify: VerifyOpt = None
     fixed: FixedOpt = False
+    exact: ExactOpt = False
     ctx_size: CtxSizeOpt = None
     threads: ThreadsOpt = None
     threads_batch: ThreadsBatchOpt = None
@@ -303,3 +337,11 @@ class ModelOptions:
     system: SystemOpt = None
     think: ThinkOpt = None
     settings: SetOpt = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrammarOptions:
+    """What an answer may be."""
+
+    grammar: GrammarOpt = None
+    json_schema: JsonSchemaOpt = None

@@ -63,6 +63,11 @@ class Output:
         self._warned.add(text)
         print(f"warning: {shortened(printable(text))}", file=sys.stderr, flush=True)
 
+    def remark(self, text: str) -> None:
+        """Something that was chosen for the user; ``--quiet`` drops it."""
+        if self.mode != "quiet":
+            print(shortened(printable(text)), file=sys.stderr, flush=True)
+
     def note(self, text: str) -> None:
         """A line beside the answer, for somebody who watches."""
         if self.mode == "human" and is_terminal(sys.stderr):

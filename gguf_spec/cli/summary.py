@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gguf_spec.session import Session
     from gguf_spec.setup import Setup
+    from gguf_spec.widths import WidthLimits
 
 _WIDTH = 80  # columns of a terminal that nobody has made wider
 
@@ -18,6 +20,33 @@ def setup_line(setup: Setup) -> str:
     ref = os.path.basename(setup.ref) if "://" not in setup.ref else setup.ref
     types = [*setup.spec_types] or ["no drafting"]
     return _filled([[ref], [f"{target.arch} {target.quant}"], [f"n_ctx {setup.n_ctx}"], types])
+
+
+def exact_line(session: Session) -> str:
+    """What the token-identical mode does to this session, and what it costs if that is known."""
+    params, limits = session.context.params, session.limits
+    parts = [f"exact: cache {params.type_k}", "flash attention", "weights not repacked"]
+    if params.type_v != params.type_k:
+        parts[0] += f" and {params.type_v}"
+    if session.spec_types:
+        parts.append(_drafts_allowed(limits))
+    cost = session.exact_cost
+    told = "measured by gguf-spec verify --exact"
+    parts.append(
+        f"cost not {told}" if cost is None else f"a plain token takes {cost:.2f} x the time, {told}"
+    )
+    return _filled([[part] for part in parts])
+
+
+def _drafts_allowed(limits: WidthLimits) -> str:
+    narrowest = limits.narrowest
+    if limits.deepest == 0 or max(limits.limits) == 1:
+        return "no drafts: here every batch differs from single decoding"
+    if narrowest == 1:
+        known = zip(limits.depths, limits.limits, strict=True)
+        text = ", ".join(f"{limit - 1} at {depth} tokens" for depth, limit in known)
+        return f"drafts of at most {text}"
+    return f"drafts of at most {narrowest - 1}, up to {limits.deepest} tokens of context"
 
 
 def answer_line(report: Mapping[str, Any], *, title: str = "") -> str:
@@ -36,6 +65,8 @@ def answer_line(report: Mapping[str, Any], *, title: str = "") -> str:
     parts.append([prompt])
     if spec["types"]:
         parts.append(_drafts(spec))
+    if spec["exactness"] != "seed-exact":
+        parts.append([spec["exactness"]])
     if report["finish_reason"] != "stop":
         parts.append([{"length": "cut by length"}.get(report["finish_reason"], "cancelled")])
     return _filled(parts, title)

@@ -47,6 +47,19 @@ def whole(least: int, most: int) -> Callable[[int | None], int | None]:
     return check
 
 
+def each(
+    check: Callable[[int | None], int | None],
+) -> Callable[[list[int] | None], list[int] | None]:
+    """A check of every value of a repeatable option."""
+
+    def check_all(value: list[int] | None) -> list[int] | None:
+        for item in value or ():
+            check(item)
+        return value
+
+    return check_all
+
+
 def real(least: float, most: float = math.inf) -> Callable[[float | None], float | None]:
     """A check: a finite number in a range."""
 
@@ -111,6 +124,13 @@ def one_of(*words: str) -> Callable[[str], str]:
         return value
 
     return check
+
+
+def verify_rule(value: str | None) -> str | None:
+    """``match``, ``residual`` or ``auto``."""
+    if value is not None and value not in ("match", "residual", "auto"):
+        raise typer.BadParameter(f"{value!r} is none of match, residual, auto")
+    return value
 
 
 def texts(value: list[str] | None) -> list[str] | None:
