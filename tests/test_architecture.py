@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "generation", "bench", "tune", "verification", "exact"},
-    {"setup"},
+    {"setup", "plan_machine", "plan_probe", "plan_request", "run_plan"},
     {"engine", "equality", "curves"},
     {"drafters"},
-    {"backend", "probe", "hub", "devices", "refs"},
+    {"backend", "probe", "hub", "devices", "refs", "ladder"},
 )
 # Front ends may be imported by front ends only.
 FRONT_ENDS = {"typer", "click", "rich", "prompt_toolkit", "httpx", "requests", "starlette"}
