@@ -112,8 +112,8 @@ def test_a_draft_is_loaded_as_it_was_admitted(on: Any) -> None:
     assert smaller.ceilings == (bundle.n_max,)
     assert draft.settings.n_ubatch == bundle.params.n_ubatch < 512
     with Session(smaller) as session:
-        drafter: Any = session.sequence.drafters[0]
-        assert drafter._context.n_ubatch == bundle.params.n_ubatch
+        (context,) = session._draft_contexts
+        assert context.n_ubatch == bundle.params.n_ubatch
         assert session.warnings == []
 
 
