@@ -20,6 +20,11 @@ _REPORTED = 0.95
 #: From so many tokens per second on a mixture of experts is left alone: checking several tokens
 #: reads the experts of each of them, and what could be gained is small.
 FAST_ENOUGH = 100
+#: Why n-grams draft where nothing else does.
+NGRAMS = (
+    "N-grams draft from the text so far: no second model, no extra memory. They help where text "
+    "repeats itself (editing, quoting, lists, code) and change nothing elsewhere."
+)
 
 
 def base_for(gpu_bytes: int, *, apple: bool = False) -> str:
@@ -53,10 +58,7 @@ def drafting_for(
             "The model's own MTP layer drafts: it was trained together with the model and is in "
             "the same file. N-grams are asked first because they cost nothing."
         )
-    return tuple(types), (
-        "N-grams draft from the text so far: no second model, no extra memory. They help where "
-        "text repeats itself (editing, quoting, lists, code) and change nothing elsewhere."
-    )
+    return tuple(types), NGRAMS
 
 
 def _own(target: ModelInfo) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ class Machine:
         from gguf_spec.profile_class import base_for
 
         apple = any(gpu.backend in ("MTL", "Metal") for gpu in self.gpus)
-        return base_for(sum(gpu.total for gpu in self.gpus), apple=apple)
+        total = sum(gpu.total for gpu in self.gpus)  # 0 where drivers do not tell
+        return base_for(max(total, 1) if self.gpus else 0, apple=apple)
 
 
 def new_path(name: str) -> Path:
@@ -119,13 +120,14 @@ def look_at(profile: Profile, out: Output) -> Setup:
         return prepare_setup(apply_values(profile, {"target.n_ctx": "auto"}), out)
 
 
-def settled(profile: Profile, setup: Setup, *, chosen: bool) -> tuple[Profile, str]:
-    """``profile`` with the drafting that suits the models of ``setup``, and the reason.
+def settled(profile: Profile, setup: Setup, *, chosen: bool) -> tuple[Profile, Setup, str]:
+    """``profile`` with the drafting that suits the models of ``setup``, planned, and the reason.
 
-    A draft that the user has ``chosen`` stays, unless there is no memory for it.
+    A draft that the user has ``chosen`` stays. Whatever there is no memory for is left out.
     """
     from gguf_spec.profile import apply_values
     from gguf_spec.profile_class import drafting_for
+    from gguf_spec.setup import prepare
 
     types, why = setup.spec_types, ""
     if not chosen:
@@ -133,9 +135,14 @@ def settled(profile: Profile, setup: Setup, *, chosen: bool) -> tuple[Profile, s
         types, why = drafting_for(
             setup.target, profile.spec.types, speed.tokens_per_second if speed else None
         )
-    if types == profile.spec.types:
-        return profile, why
-    return apply_values(profile, {"spec.types": list(types) or ["none"]}), why
+        if set(types) - {*setup.spec_types, "none"}:
+            changed = {"spec.types": list(types), "target.n_ctx": setup.n_ctx}
+            setup = prepare(apply_values(profile, changed))
+            if setup.spec_types != types:
+                types, why = setup.spec_types, ""
+    if types != profile.spec.types:
+        profile = apply_values(profile, {"spec.types": list(types) or ["none"]})
+    return profile, setup, why
 
 
 def _lasting(ref: str) -> str:
@@ -290,12 +297,15 @@ def _gpu_layers(setup: Setup | None, machine: Machine) -> str:
 def _spec(
     name: str, types: Sequence[str], drafts: Sequence[str], setup: Setup | None, why: str
 ) -> str:
+    from gguf_spec.profile_class import NGRAMS
+
     if drafts and not why:
         why = (
             "N-grams draft from the text so far and are asked first because they cost nothing; "
             "where they find nothing, the draft model drafts."
         )
     elif not drafts and types != ("none",):
+        why = why or NGRAMS
         why += ' A smaller model of the same family drafts everywhere: add "draft-simple" here, '
         why += "and a table [spec.draft-simple] with its model."
     refused = [

@@ -182,7 +182,7 @@ def new(
     profile, setup, why = wanted(model, draft, machine.base), None, ""
     if model is not None or draft is not None:
         setup = look_at(profile, out)
-        profile, why = settled(profile, setup, chosen=draft is not None)
+        profile, setup, why = settled(profile, setup, chosen=draft is not None)
     write_profile(file, profile_text(name, profile, setup, machine, why), force=force)
     if setup is not None:
         they = "both models are here, fit each other" if draft else "the model is here"

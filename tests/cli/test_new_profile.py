@@ -13,6 +13,7 @@ from gguf_spec.errors import ProfileError
 from gguf_spec.memory import MemoryParams
 from gguf_spec.plan import plan
 from gguf_spec.plan_machine import Limits, sized_machine
+from gguf_spec.planning.offers import chosen
 from gguf_spec.planning.types import Rung, Wish
 from gguf_spec.profile import Profile, apply_values, load_profile
 from gguf_spec.setup import Setup, default_threads, prepare
@@ -117,7 +118,7 @@ def machine(*sizes: int) -> Machine:
     return Machine(4, 32 * GIB, 16 * GIB, tuple(gpus), ("Old card",))
 
 
-def planned(name: str, vram: int, folder: Path) -> tuple[Profile, str, Setup]:
+def planned(name: str, vram: int, folder: Path) -> tuple[Profile, Setup, str]:
     """A profile for the model ``name`` on a GPU with ``vram`` GiB, as ``new`` settles it."""
     profile = wanted(str(whole(name, folder)), None, machine(vram).base)
     setup = prepare(profile)
@@ -126,8 +127,7 @@ def planned(name: str, vram: int, folder: Path) -> tuple[Profile, str, Setup]:
     gpus = tuple(replace(gpu, bandwidth=900 * 10**9, share=0.75) for gpu in described.gpus)
     described = replace(described, gpus=gpus)
     setup = replace(setup, plan=plan([Rung(name, setup.target)], described, wish))
-    profile, why = settled(profile, setup, chosen=False)
-    return profile, why, setup
+    return settled(profile, setup, chosen=False)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def planned(name: str, vram: int, folder: Path) -> tuple[Profile, str, Setup]:
 def test_it_is_planned_for_the_machine(
     tmp_path: Path, name: str, vram: int, base: str, types: tuple[str, ...], said: str
 ) -> None:
-    profile, why, setup = planned(name, vram, tmp_path)
+    profile, setup, why = planned(name, vram, tmp_path)
     text = profile_text("mine", profile, setup, machine(vram), why)
     file = tmp_path / "mine.toml"
     file.write_text(text, encoding="utf-8")
@@ -154,6 +154,22 @@ def test_it_is_planned_for_the_machine(
     assert "CUDA0: A \\x1b card, " in text
     assert "Old card: this llama-cpp-python cannot use it" in text
     assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_a_draft_without_memory_is_left_out(tmp_path: Path) -> None:
+    name = "qwen3.6-27b-mtp-q4_k_m"
+    profile = wanted(str(whole(name, tmp_path)), None, "base-16gb")
+    setup = prepare(profile)
+    target = Rung(name, setup.target)
+    offers = chosen(target, [], ("ngram-mod", "draft-mtp"))
+    made = plan([target], sized_machine(Limits((16 * GIB,), 64 * GIB)),
+                Wish(MemoryParams(0), n_ctx=32768), offers, one=False)  # fmt: skip
+    setup = replace(setup, plan=made)
+    profile, setup, why = settled(profile, setup, chosen=True)
+    text = profile_text("mine", profile, setup, machine(16), why)
+    assert profile.spec.types == ("ngram-mod",)
+    assert "draft-mtp is left out: it needs at least" in " ".join(text.split("\n# "))
+    assert "N-grams draft from the text so far" in text
 
 
 def test_each_draft_has_its_own_facts(cli: Cli, tmp_path: Path) -> None:
