@@ -41,6 +41,8 @@ __all__ = [
     "TensorInfo",
     "Tokenizer",
     "check_loadable",
+    "combine",
+    "interpret",
     "parse",
     "read_header",
     "read_model",
@@ -161,16 +163,42 @@ def read_model(path: str | os.PathLike[str]) -> ModelInfo:
     if info.split_count <= 1:
         return info
     paths = split_paths(Path(path), info.split_count)
-    parts = [read_header(part) for part in paths]
+    return combine([read_header(part) for part in paths])
+
+
+def combine(parts: Sequence[ModelInfo]) -> ModelInfo:
+    """One ModelInfo for a split set: the first part's metadata, everybody's tensors and bytes.
+
+    Raises HeaderError for parts in another order, of another set, or with tensors missing.
+    """
+    first = parts[0]
     for number, part in enumerate(parts):
         kinds = {part.types.get("split.no"), part.types.get("split.count")}
         # Another type than u16 makes libllama abort the process (gguf_get_val_u16).
-        if (part.split_no, part.split_count) != (number, info.split_count) or kinds != {"u16"}:
+        if (part.split_no, part.split_count) != (number, len(parts)) or kinds != {"u16"}:
             raise HeaderError(
                 f"{part.path} says it is part {part.split_no + 1} of {part.split_count}, "
-                f"expected {number + 1} of {info.split_count} (both as u16)"
+                f"expected {number + 1} of {len(parts)} (both as u16)"
             )
-    return _combine(parts)
+    names = Counter(tensor.name for part in parts for tensor in part.tensors)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice:
+        raise HeaderError(f"tensor {twice[0]!r} is in more than one part of {first.path}")
+    expected = first.uint("split.tensors.count")
+    if expected is not None and expected != len(names):
+        raise HeaderError(f"{first.path}: the parts have {len(names)} tensors, not {expected}")
+    bad = [f"{part.path}: {part.size_check}" for part in parts if part.size_check != "ok"]
+    return _judge_tensors(
+        replace(
+            first,
+            header_bytes=sum(part.header_bytes for part in parts),
+            file_bytes=sum(part.file_bytes for part in parts),
+            needed_bytes=sum(part.needed_bytes for part in parts),
+            size_check="; ".join(bad) or "ok",
+            files=tuple(part.path for part in parts),
+            tensors=tuple(tensor for part in parts for tensor in part.tensors),
+        )
+    )
 
 
 def split_paths(path: Path, count: int) -> list[Path]:
@@ -189,6 +217,11 @@ def split_paths(path: Path, count: int) -> list[Path]:
 def parse(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> ModelInfo:
     """The facts in one header. ``max_header_bytes`` bounds what is read from the source."""
     raw = parse_structure(source, max_header_bytes)
+    return interpret(source, raw, _tokenizer(source, raw))
+
+
+def interpret(source: ByteSource, raw: RawHeader, tokenizer: Tokenizer) -> ModelInfo:
+    """The facts in a structure that was read before; ``source`` is asked for nothing."""
     meta = raw.metadata
     arch = _text(meta, "general.architecture")
     blocks = _uint(meta, f"{arch}.block_count")
@@ -211,7 +244,7 @@ def parse(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> Model
         n_head_kv=_largest(meta, f"{arch}.attention.head_count_kv", f"{arch}.attention.head_count"),
         n_ctx_train=_uint(meta, f"{arch}.context_length"),
         vocab_size=_vocab_size(raw, arch),
-        tokenizer=_tokenizer(source, raw),
+        tokenizer=tokenizer,
         chat_template=_text(meta, "tokenizer.chat_template"),
         sampling=_sampling(meta),
         spec_types=(),
@@ -231,30 +264,6 @@ def parse(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> Model
         source=source,
     )
     return _judge_tensors(info)
-
-
-def _combine(parts: Sequence[ModelInfo]) -> ModelInfo:
-    """One ModelInfo for a split set: the first part's metadata, everybody's tensors and bytes."""
-    first = parts[0]
-    names = Counter(tensor.name for part in parts for tensor in part.tensors)
-    twice = [name for name, count in names.items() if count > 1]
-    if twice:
-        raise HeaderError(f"tensor {twice[0]!r} is in more than one part of {first.path}")
-    expected = first.uint("split.tensors.count")
-    if expected is not None and expected != len(names):
-        raise HeaderError(f"{first.path}: the parts have {len(names)} tensors, not {expected}")
-    bad = [f"{part.path}: {part.size_check}" for part in parts if part.size_check != "ok"]
-    return _judge_tensors(
-        replace(
-            first,
-            header_bytes=sum(part.header_bytes for part in parts),
-            file_bytes=sum(part.file_bytes for part in parts),
-            needed_bytes=sum(part.needed_bytes for part in parts),
-            size_check="; ".join(bad) or "ok",
-            files=tuple(part.path for part in parts),
-            tensors=tuple(tensor for part in parts for tensor in part.tensors),
-        )
-    )
 
 
 def _judge_tensors(info: ModelInfo) -> ModelInfo:
