@@ -100,10 +100,16 @@ def _serve(owner: HubServer, host: str) -> ThreadingHTTPServer:
         pass
 
     Handler.owner, Handler.host = owner, host
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what is tested."""
 
 
 class _Handler(BaseHTTPRequestHandler):
