@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gguf_spec.errors import RunError
+from gguf_spec.errors import PromptError, RunError
 
 
 class NoSlotError(RunError):
@@ -92,3 +92,17 @@ class StatesContext(ModelContext, Protocol):
 
         Rows of all tokens are there, with logits or without, until the next ``decode``.
         """
+
+
+def check_prompt(prompt: Sequence[int], target: ModelContext) -> None:
+    """Raise a PromptError unless ``prompt`` can be prefilled and followed by a token."""
+    if not prompt:
+        raise PromptError("the prompt is empty", hint="give at least one token of text")
+    if len(prompt) > target.n_ctx:
+        raise PromptError(
+            f"the prompt has {len(prompt)} tokens, the context holds {target.n_ctx}",
+            hint="raise -c/--ctx-size, or shorten the prompt",
+        )
+    for token in prompt:
+        if not 0 <= token < target.n_vocab:
+            raise PromptError(f"token id {token} is outside the vocabulary of {target.n_vocab}")

@@ -19,24 +19,25 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, NamedTuple
 
-from gguf_spec.context import ModelContext, NoSlotError, Run
-from gguf_spec.control import Controller, Round
-from gguf_spec.drafters.base import Draft, Drafter, reusable
-from gguf_spec.errors import PromptError, RunError
+from gguf_spec.context import ModelContext, NoSlotError, Run, check_prompt
+from gguf_spec.control.base import Controller
+from gguf_spec.draft_sampling import DraftSampling
+from gguf_spec.drafters.base import Absent, Draft, Drafter
+from gguf_spec.drafters.stack import NO_DRAFT, Stack
+from gguf_spec.errors import RunError
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler, SamplingParams
+from gguf_spec.sampling import Drawn, Sampler, SamplingParams, TokenLogprob, token_logprob
 from gguf_spec.stats import SpecStats, Timings
-from gguf_spec.verify import judge
+from gguf_spec.verify import judge, untested
 
 FinishReason = Literal["stop", "length", "cancelled"]
-
-_NO_DRAFT = Draft((), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to generate: at most ``max_tokens`` tokens after ``prompt`` (None: until the context
-    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token.
+    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token. ``logprobs``
+    asks for log-probabilities, of each token and of so many of the likeliest.
 
     The engine draws with a ``fresh`` copy of the sampler, so a request may be made again.
     """
@@ -45,13 +46,15 @@ class Request:
     sampler: Sampler
     max_tokens: int | None = None
     ignore_end: bool = False
+    logprobs: int | None = None
 
 
 class Step(NamedTuple):
     """What a round gave one sequence.
 
     ``tokens`` are new and final. During prefill they are empty and ``prefilled`` counts the prompt
-    tokens done so far. ``finish_reason`` is set on the last step.
+    tokens done so far. ``finish_reason`` is set on the last step. ``logprobs``: one for each of
+    ``tokens`` if the request asks for them.
     """
 
     seq: int
@@ -61,6 +64,7 @@ class Step(NamedTuple):
     source: str | None = None
     prefilled: int = 0
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,7 +85,12 @@ class SequenceState:
     """One stream of tokens with its drafters. Made by ``Engine.open``."""
 
     def __init__(
-        self, seq: int, target: ModelContext, drafters: Sequence[Drafter], controller: Controller
+        self,
+        seq: int,
+        target: ModelContext,
+        drafters: Sequence[Drafter],
+        controller: Controller,
+        draft_sampling: DraftSampling,
     ) -> None:
         self.seq = seq
         self.history = History()
@@ -89,15 +98,12 @@ class SequenceState:
         """Leading tokens of the history that are in the target's cache."""
         self.progress = Progress()
         self.finish_reason: FinishReason | None = "stop"
-        self.drafters = tuple(drafters)
-        self.controller = controller
+        self.stack = Stack(drafters, controller, draft_sampling)
         self._target = target
         self._request = Request((), Sampler(SamplingParams()))
-        self._sampler = self._draft_sampler = self._request.sampler
+        self._sampler = self._request.sampler
         self._n_prompt = 0
-        self._draft = _NO_DRAFT
-        self._drafter: int | None = None
-        self._draft_seconds = 0.0
+        self._untested: Sequence[Drawn] = ()
         self.consistent = True
         """Whether the caches are known to hold what ``n_cached`` says."""
         self.width_limit: Callable[[int], int] | None = None
@@ -107,6 +113,16 @@ class SequenceState:
         """Whether only those parts of the cache are used again that a new prompt would fill in the
         same way: whole chunks of n_ubatch tokens, decoded as such."""
         self._n_chunked = 0
+
+    @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        """In the order of their numbers; an ``Absent`` one stands for one that failed."""
+        return self.stack.drafters
+
+    @property
+    def spec_types(self) -> tuple[str, ...]:
+        """Of the drafters that have not failed."""
+        return tuple(d.spec_type for d in self.drafters if not isinstance(d, Absent))
 
     @property
     def active(self) -> bool:
@@ -127,11 +143,12 @@ class SequenceState:
         target, prompt = self._target, request.prompt
         check_prompt(prompt, target)
         self.progress = Progress(started=perf_counter())
+        self.stack.start(self.progress.spec)
         # The last prompt token is decoded in any case: its logits give the first token.
         keep = min(self.history.common_prefix(prompt), self.n_cached, len(prompt) - 1)
         if self.keeps_whole_chunks:
             keep = min(keep, self._n_chunked) // target.n_ubatch * target.n_ubatch
-        keep = reusable(self.drafters, prompt, keep)
+        keep = self.stack.reusable(prompt, keep)
         if self.keeps_whole_chunks:
             keep -= keep % target.n_ubatch
         if not self.consistent or (keep < self.n_cached and not target.remove(self.seq, keep)):
@@ -144,11 +161,11 @@ class SequenceState:
         self.history.extend(prompt[keep:])
         self._request = request
         self._sampler = request.sampler.fresh()
-        self._draft_sampler = request.sampler.for_drafter()
+        self.stack.sampling.start(self._sampler)
+        self._untested = ()
         self._n_prompt = len(prompt)
         self.finish_reason = None
-        for drafter in self.drafters:
-            drafter.begin(self.history)
+        self.stack.begin(self.history)
 
     def finish(self, reason: FinishReason) -> None:
         """End the generation in progress, if there is one."""
@@ -172,13 +189,13 @@ class SequenceState:
             chunk = self.history[self.n_cached : end]
             return Run(self.seq, self.n_cached, chunk, int(end == self._n_prompt))
         start = len(self.history) - 1
-        self._draft = self._propose_draft()
-        tokens = [self.history[start], *self._draft.tokens]
+        tokens = [self.history[start], *self._propose_draft().tokens]
         return Run(self.seq, start, tokens, len(tokens))
 
     def drop_draft(self) -> Run:
         """The rows of the last ``propose`` without the draft."""
-        self._draft, self._drafter = _NO_DRAFT, None
+        stack = self.stack
+        stack.hold(Draft((), stack.draft.source, drawn=stack.draft.drawn))
         start = len(self.history) - 1
         return Run(self.seq, start, self.history[start:], 1)
 
@@ -187,37 +204,36 @@ class SequenceState:
 
         Rejected rows are still in the cache afterwards; ``n_cached`` says how many to keep.
         """
-        target, drafters, history = self._target, self.drafters, self.history
-        for drafter in drafters:
-            drafter.observe(target, run)
+        target, stack, history = self._target, self.stack, self.history
+        stack.observe(target, run)
         if run.start == self._n_chunked and len(run.tokens) == target.n_ubatch:
             self._n_chunked += len(run.tokens) * (self.n_cached < self._n_prompt)
         if not run.n_outputs:
             self.n_cached += len(run.tokens)
+            self._take_draft_seconds()
             return Step(self.seq, prefilled=self.n_cached)
         position = len(history)
         first = position == self._n_prompt
-        draft = () if first else self._draft.tokens
+        draft, drawn = ((), ()) if first else (stack.draft.tokens, stack.draft.drawn)
         n_drafted = len(draft)
         row = run.row + len(run.tokens) - 1 - n_drafted
-        n_accepted, last = judge(draft, self._sampler, history, target.logits, row)
+        n_accepted, last = judge(draft, self._sampler, history, target.logits, row, drawn)
+        self._untested = untested(drawn[n_accepted:], last)
         tokens = (*draft[:n_accepted], last) if n_accepted else (last,)
+        logprobs = self._logprobs(tokens, row)
         self.n_cached = position + n_accepted
         history.extend(tokens)
-        for drafter in drafters:
-            drafter.accept(n_accepted)
+        stack.accept(n_accepted)
         self._note_time(first)
         source = None
         if not first:
-            source = self._draft.source if n_drafted else None
+            source = stack.draft.source if n_drafted else None
             self.progress.spec.observe_step(source, n_drafted, n_accepted)
-            self.controller.record(
-                Round(self._drafter, n_drafted, n_accepted, self._draft_seconds, decode_seconds)
-            )
+            stack.record(n_drafted, n_accepted, decode_seconds, tokens, run.start)
+        self._take_draft_seconds()
         self._check_finished(last, position + n_accepted + 1)
-        return Step(
-            self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, self.finish_reason
-        )
+        done = self.finish_reason
+        return Step(self.seq, tokens, n_drafted, n_accepted, source, self._n_prompt, done, logprobs)
 
     def timings(self) -> Timings:
         """Seconds of the generation so far."""
@@ -232,41 +248,48 @@ class SequenceState:
 
     def _propose_draft(self) -> Draft:
         """The first draft that a chosen drafter offers, cut to what may be verified."""
-        self._drafter, self._draft_seconds = None, 0.0
-        if not self.drafters:
-            return _NO_DRAFT
+        stack, source = self.stack, self.stack.draft.source
+        stack.no_draft()
+        if not stack.drafters:
+            return NO_DRAFT
         limit = min(self._target.n_ctx - len(self.history), self._target.max_width - 1)
         if self._request.max_tokens is not None:
             # A step emits one token more than it accepts.
             limit = min(limit, self._request.max_tokens - self.n_completion - 1)
         if self.width_limit is not None:
             limit = min(limit, self.width_limit(len(self.history) - 1) - 1)
+        if self._untested:
+            legal = self._legal([token for token, _ in self._untested[: max(limit, 0)]])
+            return stack.hold(Draft(legal, source, drawn=self._untested))
         if limit <= 0:
-            return _NO_DRAFT
-        begun = perf_counter()
-        draft = _NO_DRAFT
-        for choice in self.controller.choose(limit):
-            n_max = min(choice.n_max, limit)
-            offer = self.drafters[choice.drafter].draft(n_max, self._draft_sampler)
-            tokens = self._legal(offer.tokens[:n_max])
-            if tokens and len(tokens) >= choice.n_min:
-                draft, self._drafter = Draft(tokens, offer.source), choice.drafter
-                break
-        self._draft_seconds = perf_counter() - begun
-        self.progress.draft_seconds += self._draft_seconds
-        return draft
+            return NO_DRAFT
+        return stack.propose(limit, self._legal)
+
+    def _take_draft_seconds(self) -> None:
+        self.progress.draft_seconds += self.stack.seconds
+        self.stack.seconds = 0.0
 
     def _legal(self, tokens: Sequence[int]) -> Sequence[int]:
-        """Cut before the first id that the target does not know or that would end the text.
-
-        An end token is left to the target: nothing is ever decoded after one.
+        """Cut before the first id that the target does not know, that a grammar forbids, or that
+        would end the text: an end is left to the target, and nothing is ever decoded after one.
         """
-        target = self._target
-        n_vocab, is_end = target.n_vocab, target.is_end
+        n_vocab, is_end = self._target.n_vocab, self._target.is_end
         for i, token in enumerate(tokens):
             if not 0 <= token < n_vocab or (is_end(token) and not self._request.ignore_end):
-                return tokens[:i]
-        return tokens
+                tokens = tokens[:i]
+                break
+        sampler, history = self._sampler, self.history
+        if not sampler.masked or not tokens:
+            return tokens
+        return tokens[: sampler.legal_prefix(tokens, len(history), history[-sampler.lookback :])]
+
+    def _logprobs(self, tokens: Sequence[int], row: int) -> tuple[TokenLogprob, ...]:
+        """What the target thought of ``tokens``, whose logits stand in batch rows from ``row``."""
+        n_top = self._request.logprobs
+        if n_top is None:
+            return ()
+        logits = self._target.logits
+        return tuple(token_logprob(logits(row + i), t, n_top) for i, t in enumerate(tokens))
 
     def _check_finished(self, last: int, length: int) -> None:
         """``last`` is the newest of ``length`` tokens."""
@@ -292,8 +315,13 @@ class Engine:
         self.target = target
         self.sequences: list[SequenceState] = []
 
-    def open(self, drafters: Sequence[Drafter], controller: Controller) -> SequenceState:
-        """A new sequence.
+    def open(
+        self,
+        drafters: Sequence[Drafter],
+        controller: Controller,
+        sampling: DraftSampling | None = None,
+    ) -> SequenceState:
+        """A new sequence; unless told otherwise, drafts are coupled and matched.
 
         Raises:
             RunError: the context has no sequence left.
@@ -302,7 +330,8 @@ class Engine:
         if seq >= self.target.n_seq_max:
             raise RunError(f"the context holds {self.target.n_seq_max} sequences, all are in use")
         self.target.clear(seq)
-        sequence = SequenceState(seq, self.target, drafters, controller)
+        sampling = sampling or DraftSampling()
+        sequence = SequenceState(seq, self.target, drafters, controller, sampling)
         self.sequences.append(sequence)
         return sequence
 
@@ -403,17 +432,3 @@ class Engine:
             replays.append(Run(sequence.seq, run.start, kept, 0))
         if replays:
             self.target.decode(replays)
-
-
-def check_prompt(prompt: Sequence[int], target: ModelContext) -> None:
-    """Raise a PromptError unless ``prompt`` can be prefilled and followed by a token."""
-    if not prompt:
-        raise PromptError("the prompt is empty", hint="give at least one token of text")
-    if len(prompt) > target.n_ctx:
-        raise PromptError(
-            f"the prompt has {len(prompt)} tokens, the context holds {target.n_ctx}",
-            hint="raise -c/--ctx-size, or shorten the prompt",
-        )
-    for token in prompt:
-        if not 0 <= token < target.n_vocab:
-            raise PromptError(f"token id {token} is outside the vocabulary of {target.n_vocab}")

@@ -13,7 +13,8 @@
     │   └── PromptError       a prompt that cannot be used
     ├── NoFitError            it does not fit into memory                   exit 4
     └── RunError              failed while running                          exit 1
-        └── BackendError      libllama refused or is not one we know
+        ├── BackendError      libllama refused or is not one we know
+        └── ProbeError        libllama did not say what a model takes
 
 The library raises; only ``gguf_spec.cli`` (and later the server) turns an error into text.
 A message says what is wrong, with the numbers; ``hint`` says what to do about it.
@@ -102,3 +103,15 @@ class RunError(GgufSpecError):
 
 class BackendError(RunError):
     """libllama refused a call, or is a version that is not known."""
+
+
+class ProbeError(RunError):
+    """libllama did not say what a model takes.
+
+    ``kind``: abort (a failed assertion), crash (a signal), timeout, memory, killed (from outside),
+    refused (in libllama's own words), no-sparse-files, start (no child process), failed (other).
+    """
+
+    def __init__(self, kind: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind

@@ -26,7 +26,7 @@ from gguf_spec.verify_store import (
     load_record,
     merged_widths,
     record_path,
-    save_record,
+    replace_json,
     widths_of,
 )
 from gguf_spec.widths import WIDTHS, WidthLimits, WidthResult, limits_of
@@ -90,6 +90,11 @@ def store_path(setup: Setup, context: LlamaContext) -> Path:
     return record_path(home_cache_dir() / "verify", conditions(setup, context))
 
 
+def costs_path(setup: Setup, context: LlamaContext) -> Path:
+    """Where the costs of batches under these conditions are kept."""
+    return record_path(home_cache_dir() / "costs", conditions(setup, context))
+
+
 def remember(path: Path, findings: Mapping[str, Any], widths: Sequence[WidthResult]) -> None:
     """Add ``findings`` (a document of ``verify``) and ``widths`` to the record at ``path``.
 
@@ -100,7 +105,7 @@ def remember(path: Path, findings: Mapping[str, Any], widths: Sequence[WidthResu
     merged = merged_widths(widths_of(record), widths)
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     record |= {**findings, "widths": [width.record() for width in merged], "measured": when}
-    save_record(path, record)
+    replace_json(path, record)
 
 
 def summary_of(record: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gguf_spec.audit import Audit, audit
+from gguf_spec.control import AdaptiveController, Hints
 from gguf_spec.engine import Request
-from gguf_spec.sampling import Sampler, SamplingParams
-from gguf_spec.stats import DraftCounts
+from gguf_spec.sampling import Mask, Sampler, SamplingParams, TokenLogprob
+from gguf_spec.stats import DraftCounts, DraftEvent
 from gguf_spec.text import Detokenizer, StopStrings
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class GenerationParams:
     """How one answer is made. ``max_tokens`` None: until an end token or a full context.
 
     ``predicted`` is the expected answer as tokens: n-gram drafters follow it where it holds.
+    ``mask`` is what a grammar allows (``Session.grammar``). ``logprobs``: log-probabilities of the
+    tokens, and of so many of the likeliest, are reported.
     """
 
     sampling: SamplingParams
@@ -45,6 +49,8 @@ class GenerationParams:
     stop: tuple[str, ...] = ()
     ignore_end: bool = False
     predicted: tuple[int, ...] = ()
+    mask: Mask | None = None
+    logprobs: int | None = None
 
 
 class Generation:
@@ -55,20 +61,28 @@ class Generation:
         self.params = params
         self.text = ""
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
         self.finish_reason: str | None = None
         self.n_prompt = len(prompt)
-        self._session = session
+        self.session = session
         self._sequence = session.sequence
         self._cancelled = False
+        self._types = [kind for kind in session.spec_types if kind in session.sequence.spec_types]
         self._detokenizer = Detokenizer(session.model.piece)
         self._stops = StopStrings(params.stop) if params.stop else None
+        self._prompt = prompt
+        self._audit: Audit | None = None
+        self._sampler = Sampler(params.sampling, breaks=session.breaks_repetition, mask=params.mask)
         request = Request(
             prompt,
-            Sampler(params.sampling, breaks=session.breaks_repetition),
+            self._sampler,
             params.max_tokens,
             ignore_end=params.ignore_end,
+            logprobs=params.logprobs,
         )
         session.pool.predict(params.predicted)
+        if isinstance(session.controller, AdaptiveController):
+            session.controller.begin(Hints(session.has_experts, params.sampling.temperature))
         self._steps = session.engine.generate(session.sequence, request)
 
     def cancel(self) -> None:
@@ -80,6 +94,7 @@ class Generation:
         try:
             for step in steps:
                 delta = self._take(step.tokens, step.n_accepted, step.prefilled, step.finish_reason)
+                self.logprobs += step.logprobs[: len(delta.tokens)]
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -92,12 +107,36 @@ class Generation:
                 self.text += self._rest()
             # With some of what was there before, so that the n-grams across the seam are known.
             new = max(self._sequence.progress.cached_tokens - _SEAM, 0)
-            self._session.remember(self._sequence.history[new:])
+            self.session.remember(self._sequence.history[new:])
+            said = self.session.warnings
+            said += [event.message for event in self.events if event.message not in said]
+
+    @property
+    def events(self) -> list[DraftEvent]:
+        """What happened to the drafters."""
+        return self._sequence.progress.spec.events
+
+    def audit(self) -> Audit:
+        """Score the answer again in plain decoding, when it has ended. The report has it then.
+
+        The sequence's cache is used for it, and is empty afterwards.
+        """
+        sequence = self._sequence
+        sequence.consistent = False
+        sampler = self._sampler.fresh()
+        target = self.session.context
+        self._audit = audit(target, sequence.seq, self._prompt, self.tokens, sampler)
+        return self._audit
 
     def report(self) -> dict[str, Any]:
         """The JSON document of ``gguf-spec run --json``."""
-        session, sequence = self._session, self._sequence
+        session, sequence = self.session, self._sequence
         setup, sampling = session.setup, self.params.sampling
+        optional: dict[str, Any] = {}
+        if self.params.logprobs is not None:
+            optional["logprobs"] = self._logprobs_report()
+        if self._audit is not None:
+            optional["audit"] = self._audit.report()
         return {
             "text": self.text,
             "tokens": self.tokens,
@@ -115,6 +154,7 @@ class Generation:
             },
             "spec": self._spec_report(),
             "timings": self._timings(),
+            **optional,
         }
 
     def _take(
@@ -154,27 +194,59 @@ class Generation:
         text = self._detokenizer.flush()
         return text if self._stops is None else self._stops.feed(text) + self._stops.flush()
 
+    def _logprobs_report(self) -> list[dict[str, Any]]:
+        def described(token: int, logprob: float) -> dict[str, Any]:
+            # JSON has no infinity, and this is as good as none.
+            text = self.session.model.special_text(token)
+            return {"id": token, "token": text, "logprob": max(logprob, -9999.0)}
+
+        return [
+            {**described(one.token, one.logprob), "top": [described(*pair) for pair in one.top]}
+            for one in self.logprobs
+        ]
+
     def _spec_report(self) -> dict[str, Any]:
         spec = self._sequence.progress.spec
-        total = spec.total
+        total, sampling = spec.total, self._sequence.stack.sampling
         return {
-            "types": list(self._session.spec_types),
-            "verify": "match",
-            "exactness": "seed-exact",
-            "verified": self._session.verified,
+            "types": self._types,
+            "verify": sampling.rule,
+            "exactness": sampling.exactness,
+            "verified": self.session.verified,
             "steps": spec.steps,
             **_counts(total),
             "acceptance_rate": total.acceptance_rate,
             "mean_acceptance_length": total.mean_acceptance_length,
             "accepted_per_position": total.accepted_per_position,
             "by_type": {kind: _counts(counts) for kind, counts in spec.by_type.items()},
-            "drafts": self._session.drafts_report(),
-            "control": {"enabled": False, "cost": {}, "paused": None},
+            "drafts": self.session.drafts_report(),
+            "events": [
+                {
+                    "kind": event.kind,
+                    "type": event.spec_type,
+                    "completion_tokens": event.n_tokens,
+                    "message": event.message,
+                }
+                for event in spec.events
+            ],
+            "control": self._control_report(),
+        }
+
+    def _control_report(self) -> dict[str, Any]:
+        controller = self.session.controller
+        if not isinstance(controller, AdaptiveController):
+            return {"enabled": False, "cost": {}, "paused": None}
+        return {
+            "enabled": True,
+            "cost": controller.cost(),
+            "paused": controller.paused,
+            "wasted_seconds": max(controller.wasted_seconds, 0.0),
         }
 
     def _timings(self) -> dict[str, float | None]:
         timings = self._sequence.timings()
-        timings.load_seconds = self._session.load_seconds
+        timings.load_seconds = self.session.load_seconds
+        timings.warmup_seconds = self.session.warmup_seconds
         fields = asdict(timings)
         n_prefilled = self.n_prompt - self._sequence.progress.cached_tokens
         return {

@@ -30,6 +30,7 @@ from gguf_spec.gguf_reader import (
 )
 from gguf_spec.gguf_source import ByteSource, FileSource
 from gguf_spec.gguf_types import FILE_TYPES, VALUE_TYPES
+from gguf_spec.hidden_states import CHAIN_ARCHS, MTP_ARCHS
 from gguf_spec.loadable import check_loadable
 
 __all__ = [
@@ -41,22 +42,14 @@ __all__ = [
     "TensorInfo",
     "Tokenizer",
     "check_loadable",
-    "combine",
     "interpret",
+    "join_parts",
     "parse",
     "read_header",
     "read_model",
 ]
 
 NGRAM_TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
-
-#: Architectures with an MTP graph (``graph_mtp`` in llama.cpp's src/models). Others, glm4 for one,
-#: carry the nextn tensors along without being able to use them.
-MTP_ARCHITECTURES = frozenset([
-    "qwen35", "qwen35moe", "qwen3next", "glm4moe", "deepseek2", "deepseek32", "deepseek4",
-    "glm-dsa", "nemotron_h_moe", "step35", "mimo2", "cohere2moe", "bailingmoe3", "hy_v3",
-    "glm5-next",
-])  # fmt: skip
 
 SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
@@ -162,14 +155,15 @@ def read_model(path: str | os.PathLike[str]) -> ModelInfo:
     info = read_header(path)
     if info.split_count <= 1:
         return info
-    paths = split_paths(Path(path), info.split_count)
-    return combine([read_header(part) for part in paths])
+    return join_parts([read_header(part) for part in split_paths(Path(path), info.split_count)])
 
 
-def combine(parts: Sequence[ModelInfo]) -> ModelInfo:
-    """One ModelInfo for a split set: the first part's metadata, everybody's tensors and bytes.
+def join_parts(parts: Sequence[ModelInfo]) -> ModelInfo:
+    """One ModelInfo for all parts of a split set, in their order: the first part's metadata, and
+    everybody's tensors and bytes.
 
-    Raises HeaderError for parts in another order, of another set, or with tensors missing.
+    Raises HeaderError when parts are missing or belong to other sets, when a tensor is there twice,
+    and when there are not as many as the first part says.
     """
     first = parts[0]
     for number, part in enumerate(parts):
@@ -276,7 +270,7 @@ def _judge_tensors(info: ModelInfo) -> ModelInfo:
     spec_types: tuple[str, ...] = ()
     if role == "target":
         spec_types = NGRAM_TYPES
-        if has_mtp and info.arch in MTP_ARCHITECTURES:
+        if has_mtp and info.arch in (MTP_ARCHS if info.n_layer_nextn == 1 else CHAIN_ARCHS):
             spec_types += ("draft-mtp",)
     return replace(
         info,

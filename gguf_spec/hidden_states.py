@@ -33,8 +33,19 @@ MTP_ARCHS = frozenset([
     "bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe",
     "hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "qwen3next", "step35",
 ])  # fmt: skip
+#: Of these, the ones whose graph computes any of several heads, one after the other
+#: (``nextn_layer_offset``); the others assert that there is one, or look at the first alone.
+CHAIN_ARCHS = frozenset(["hy_v3", "mimo2", "step35"])
+#: Architectures that carry the tensors of a head along and have no graph for it. That of glm5-next
+#: throws "not implemented yet".
+STORED_ARCHS = frozenset([
+    "bailingmoe2", "dots3note", "exaone-moe", "exaone4", "glm4", "glm5-next",
+])  # fmt: skip
+#: An assistant attends to the cache of its target, which llama.cpp takes for one of this kind
+#: without looking (``create_memory`` in llama-model.cpp).
+ASSISTANT_ARCH, ASSISTED_ARCH = "gemma4-assistant", "gemma4"
 #: Architectures of draft heads in files of their own, which compute on a target's states.
-HEAD_ARCHS = frozenset(["eagle3", "dflash", "gemma4-assistant"])
+HEAD_ARCHS = frozenset(["eagle3", "dflash", ASSISTANT_ARCH])
 
 
 def state_problem(arch: str, n_layer: int, layers: Sequence[int]) -> str | None:

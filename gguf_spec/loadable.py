@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gguf_spec.errors import HeaderError
+from gguf_spec.loadable_layers import layers_problem, per_layer
 
 if TYPE_CHECKING:
     from gguf_spec.header import ModelInfo
@@ -269,19 +270,12 @@ def _check_per_layer(info: ModelInfo, name: str, blocks: int) -> None:
         raise _fail(info, f"{info.arch}.{name} has {ref.count} values for {blocks} layers")
 
 
-def _per_layer(info: ModelInfo, name: str) -> list[int]:
-    """The values of a key that may hold one number or one per layer; empty when it is missing."""
-    value = info.metadata.get(f"{info.arch}.{name}")
-    values = value if isinstance(value, tuple) else (value,)
-    return [int(item) for item in values if isinstance(item, int)]
-
-
 def _check_experts(info: ModelInfo) -> None:
     """GGML_ASSERTs of load_hparams on the experts."""
     if info.arch in ("hunyuan_vl", "hunyuan-dense"):  # llama.cpp resets the counts of these two
         return
     experts = info.arch_uint("expert_count", 0) or 0
-    used = max(_per_layer(info, "expert_used_count"), default=0)
+    used = max(per_layer(info, "expert_used_count"), default=0)
     groups = info.arch_uint("expert_group_count", 0) or 0
     group_used = info.arch_uint("expert_group_used_count", 0) or 0
     bad = experts > MAX_EXPERTS or used > experts
@@ -306,8 +300,8 @@ def _check_attention(info: ModelInfo) -> None:
     if info.arch_uint("full_attention_interval", 1) == 0:
         raise _fail(info, f"{info.arch}.full_attention_interval is 0")  # i % 0: SIGFPE
     heads, heads_kv = (
-        _per_layer(info, "attention.head_count"),
-        _per_layer(info, "attention.head_count_kv"),
+        per_layer(info, "attention.head_count"),
+        per_layer(info, "attention.head_count_kv"),
     )
     for layer, n_head in enumerate(heads):
         n_kv = heads_kv[min(layer, len(heads_kv) - 1)] if heads_kv else n_head
@@ -319,6 +313,9 @@ def _check_attention(info: ModelInfo) -> None:
     head = info.arch_uint("attention.key_length", (info.n_embd or 0) // max(1, info.n_head or 1))
     if info.n_head and rotary is not None and head is not None and rotary > head:
         raise _fail(info, f"{rotary} rope dimensions in heads of {head}")  # asserted by ggml_rope
+    problem = layers_problem(info)
+    if problem is not None:
+        raise _fail(info, problem)
     if info.arch in DELTA_NETS:
         _check_delta_net(info)
     if f"{info.arch}.rope.dimension_sections" in info.metadata:
@@ -344,7 +341,7 @@ def _check_rotary(info: ModelInfo, heads: list[int]) -> None:
 def _check_sections(info: ModelInfo) -> None:
     """M-RoPE: without rotary dimensions the first decode of libllama never ends [run on qwen35]."""
     rotary = info.arch_uint("rope.dimension_count", 2) or 0
-    sections = _per_layer(info, "rope.dimension_sections")
+    sections = per_layer(info, "rope.dimension_sections")
     bad = len(sections) > 4 or min(sections, default=0) < 0
     if bad or rotary < 2 or rotary % 2 or not 0 < 2 * sum(sections) <= rotary:
         raise _fail(info, f"{rotary} rope dimensions in the sections {sections}")

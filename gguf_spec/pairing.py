@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gguf_spec.block_format import block_problem
+from gguf_spec.errors import PairError
 from gguf_spec.header import ModelInfo
 from gguf_spec.loadable import VOCAB_TYPES, token_texts
-from gguf_spec.pairing_heads import eagle3_problem, mtp_problem
+from gguf_spec.pairing_heads import eagle3_problem
 from gguf_spec.pairing_hints import Offer, head_offers, instead
+from gguf_spec.pairing_mtp import mtp_problem
 
 AVAILABLE_DRAFT_TYPES = frozenset({
     "draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark",
@@ -21,6 +23,10 @@ AVAILABLE_DRAFT_TYPES = frozenset({
 
 MAX_SIZE_DIFFERENCE = 128  # tokens: SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 FIRST_CHECKED_TOKEN = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID; below are special tokens
+
+#: Vocabularies whose tokens spell the text that was cut into them. WPM drops case and spaces, UGM
+#: normalizes; TEST is for libllama's own tests.
+TEXT_VOCABS = frozenset(["SPM", "BPE", "RWKV", "PLAMO2"])
 
 #: Role of a file -> the speculation type it would be a drafter for.
 ROLE_TYPES = {
@@ -69,13 +75,15 @@ NO_BOS_PRE = frozenset(["glm4", "glm5", "chatglm-bpe"])
 class Pair:
     """``type`` is the speculation type the draft file is for; None when it is no drafter at all.
 
-    ``hint`` says what would work instead, where the pair is not usable.
+    ``hint`` says what would work instead, where the pair is not usable. ``other_vocabulary``:
+    nothing but the vocabularies keeps the draft from being usable.
     """
 
     usable: bool
     type: str | None
     reason: str
     hint: str = field(default="", compare=False)
+    other_vocabulary: bool = False
 
 
 def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
@@ -104,11 +112,17 @@ def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
         )
     rule = HEAD_RULES.get(kind)
     reason = rule(target, draft) if rule else None
-    # A head never reads a text from its start: whether one begins with bos is up to the target.
-    reason = reason or _vocabulary_problem(target, draft, added=rule is None)
     if reason is not None:
         own = own_head(target).usable
         return Pair(False, kind, reason, instead(target, draft, kind, own_head=own))
+    # A head never reads a text from its start: whether one begins with bos is up to the target.
+    reason = _vocabulary_problem(target, draft, added=rule is None)
+    if reason is not None:
+        prints = [info.tokenizer.fingerprint or "none" for info in (target, draft)]
+        reason += f" (fingerprints: target {prints[0]}, draft {prints[1]})"
+        own, helps = own_head(target).usable, translation_problem(target, draft) is None
+        hint = instead(target, draft, kind, own_head=own, translate=helps)
+        return Pair(False, kind, reason, hint, other_vocabulary=True)
     return Pair(
         True,
         kind,
@@ -116,13 +130,56 @@ def check_pair(target: ModelInfo, draft: ModelInfo) -> Pair:
     )
 
 
+def needs_translation(
+    kind: str, ref: str, target: ModelInfo, draft: ModelInfo, *, allowed: bool
+) -> bool:
+    """Whether ``draft`` (called ``ref``) can draft as ``kind`` for ``target`` in its own tokens
+    only, and that is ``allowed``.
+
+    Raises:
+        PairError: it cannot draft.
+    """
+    pair = check_pair(target, draft)
+    if pair.usable and pair.type == kind:
+        return False
+    other = pair.usable or pair.type not in (None, kind)
+    reason = f"it is for {pair.type}, not for {kind}" if other else pair.reason
+    hint = f"-d {pair.type}={ref} names it as what it is" if pair.usable else pair.hint
+    if pair.other_vocabulary and pair.type == kind and allowed:
+        problem = translation_problem(target, draft)
+        if problem is None:
+            return True
+        reason = f"{reason}; spec.translate does not help: {problem}"
+    raise PairError(f"{ref} cannot draft for this target: {reason}", hint=hint)
+
+
+def translation_problem(target: ModelInfo, draft: ModelInfo) -> str | None:
+    """Why drafts cannot be translated from ``draft``'s vocabulary to ``target``'s through the text;
+    None if they can."""
+    if draft.role != "target":
+        return (
+            f"{draft.name} ({draft.role}) computes on the target's own tokens, only draft models "
+            "can be translated"
+        )
+    for info in (target, draft):
+        kind = VOCAB_TYPES.get(info.tokenizer.model or "")
+        if kind is None or kind == "NONE":
+            return f"{info.name} has no vocabulary ({info.tokenizer.model})"
+        if kind not in TEXT_VOCABS:
+            return (
+                f"the {info.tokenizer.model} tokenizer ({kind}) of {info.name} does not give back "
+                "the text that it was given"
+            )
+    return None
+
+
 def own_head(target: ModelInfo) -> Pair:
     """Can the MTP head in the target's own file draft for it?"""
     reason = mtp_problem(target, target)
-    if reason is None and "draft-mtp" not in target.spec_types:
-        reason = f"{target.name} was stripped of its MTP head: the tensors are not there"
     if reason is None:
-        return Pair(True, "draft-mtp", f"{target.name} has an MTP head of its own")
+        n = target.n_layer_nextn
+        heads = "an MTP head of its own" if n == 1 else f"a chain of {n} MTP heads of its own"
+        return Pair(True, "draft-mtp", f"{target.name} has {heads}")
     return Pair(False, "draft-mtp" if target.n_layer_nextn else None, reason)
 
 

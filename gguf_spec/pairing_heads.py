@@ -11,7 +11,7 @@ import struct
 
 from gguf_spec.gguf_reader import TensorInfo
 from gguf_spec.header import ModelInfo
-from gguf_spec.hidden_states import MTP_ARCHS, NEXTN, state_problem
+from gguf_spec.hidden_states import NEXTN, state_problem
 
 _I64 = "I64"
 
@@ -28,25 +28,6 @@ def wanted_states(kind: str, target: ModelInfo, draft: ModelInfo) -> tuple[int, 
         # speculative.cpp takes "the input of the head" from another buffer than layer inputs.
         return tuple(NEXTN if i == target.n_layer else i for i in ids)
     return ids
-
-
-def mtp_problem(target: ModelInfo, head: ModelInfo) -> str | None:
-    """Why the MTP head in the file ``head`` cannot draft for ``target``; None if it can. It may be
-    the same file."""
-    if head.role == "assistant":
-        return f"{head.name} shares the target's cache, which is not available in this version"
-    if head.n_layer_nextn == 0:
-        return f"{head.name} has no MTP head"
-    if head.arch not in MTP_ARCHS:
-        return f"llama.cpp does not compute the MTP heads of {head.arch} models"
-    if head.n_layer_nextn > 1:
-        return (
-            f"{head.name} has a chain of {head.n_layer_nextn} MTP heads, which is not available "
-            "in this version"
-        )
-    if head.n_embd != target.n_embd:
-        return f"the states differ in width: target {target.n_embd}, head {head.n_embd}"
-    return state_problem(target.arch or "", target.n_layer or 0, (NEXTN,))
 
 
 def eagle3_problem(target: ModelInfo, head: ModelInfo) -> str | None:

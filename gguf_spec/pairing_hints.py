@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gguf_spec.header import ModelInfo
-from gguf_spec.hidden_states import MTP_ARCHS, NEXTN, state_problem
+from gguf_spec.hidden_states import ASSISTED_ARCH, MTP_ARCHS, NEXTN, state_problem
 
 #: For drafts whose tokenizer is another one.
 TRANSLATE = "--set spec.translate=true lets it draft through the text"
@@ -25,7 +25,7 @@ def head_offers(target: ModelInfo) -> tuple[Offer, ...]:
     """What llama.cpp could compute on this target's states: an offer for each type of head."""
     arch, n_layer = target.arch or "", target.n_layer or 0
     mtp = state_problem(arch, n_layer, (NEXTN,))
-    if mtp is None and arch not in MTP_ARCHS:
+    if mtp is None and arch not in MTP_ARCHS and arch != ASSISTED_ARCH:
         mtp = f"llama.cpp does not compute the MTP heads of {arch} models"
     inputs = state_problem(arch, n_layer, (0,))
     problems = {"draft-mtp": mtp} | dict.fromkeys(
@@ -51,13 +51,15 @@ def made_for(head: ModelInfo, kind: str) -> str:
     return told
 
 
-def instead(target: ModelInfo, draft: ModelInfo, kind: str, *, own_head: bool) -> str:
-    """What can be done where ``draft`` cannot draft for ``target`` as ``kind``."""
+def instead(
+    target: ModelInfo, draft: ModelInfo, kind: str, *, own_head: bool, translate: bool = False
+) -> str:
+    """What can be done where ``draft`` cannot draft for ``target`` as ``kind``. ``translate``:
+    its drafts could be translated through the text."""
     if kind == "draft-simple":
-        return (
-            f"choose a draft with the target's tokenizer ({target.tokenizer.fingerprint}), or "
-            f"{TRANSLATE}; {_without_file(own_head)}"
-        )
+        other = f"choose a draft with the target's tokenizer ({target.tokenizer.fingerprint})"
+        more = f", or {TRANSLATE}" if translate else ""
+        return f"{other}{more}; {_without_file(own_head)}"
     offer = next(offer for offer in head_offers(target) if offer.type == kind)
     if offer.how == "no":
         others = [offer.type for offer in head_offers(target) if offer.how != "no"]

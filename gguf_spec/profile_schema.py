@@ -261,7 +261,9 @@ class Spec(Table):
     pool: Literal["request", "session", "profile"] = Field(
         default="session", description="How long n-gram drafters remember text."
     )
-    translate: bool = Field(default=False, description="Allow drafts that have another tokenizer.")
+    translate: bool = Field(
+        default=False, description="Allow draft models that have another tokenizer."
+    )
     draft: Draft = Field(default=Draft(), description="Default for drafts in a file of their own.")
     draft_simple: Draft = Field(
         default=Draft(),

@@ -38,6 +38,7 @@ RESERVED = frozenset([
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?:([KMGT])(?:I?B)?|B)?", re.ASCII)
 _BINARY = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MAX_SIZE = 2**63 - 1
+_LEAST_MEMORY = 2**20
 
 
 def parse_size(value: str | int) -> int:
@@ -61,6 +62,25 @@ def parse_size(value: str | int) -> int:
     if size > _MAX_SIZE:
         raise UsageError(f"{_brief(value)} is larger than any memory")
     return size
+
+
+def parse_memory(value: str | int) -> int:
+    """Read the SIZE of a memory. A number without a unit that would be a few bytes is refused: who
+    writes 24 means 24GiB."""
+    size = parse_size(value)
+    if 0 < size < _LEAST_MEMORY:
+        number = str(value).strip().rstrip("bB ") if isinstance(value, str) else str(value)
+        meant = f"; did you mean {number}GiB?" if number.isdigit() else ""
+        raise UsageError(
+            f"{_brief(value)} is {size} bytes, which is no memory to plan with{meant}",
+            hint="a number without a unit is bytes; K, M, G, T are powers of 1024",
+        )
+    return size
+
+
+def parse_memories(value: str) -> tuple[int, ...]:
+    """Read SIZE[,SIZE…], the memory of one device after the other."""
+    return tuple(parse_memory(part) for part in value.split(","))
 
 
 def _brief(value: object) -> str:
@@ -187,7 +207,7 @@ def _vram(value: object) -> Literal["auto"] | tuple[int, ...]:
         parts = value.split(",") if isinstance(value, str) else [value]
     if not parts:
         raise UsageError('must be "auto", a size or an array of sizes, one per device')
-    return tuple(parse_size(part) for part in parts)
+    return tuple(parse_memory(part) for part in parts)
 
 
 def _tensor_split(value: object) -> tuple[float, ...]:

@@ -7,25 +7,30 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
+from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
-from gguf_spec.control import FixedPolicy
+from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
+from gguf_spec.control.base import Controller
+from gguf_spec.curves import measured_curve
+from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
 from gguf_spec.errors import BackendError, GgufSpecError, InputError
-from gguf_spec.exact import cache_types, known_limits, store_path, summary_of
+from gguf_spec.exact import cache_types, costs_path, known_limits, store_path, summary_of
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
-from gguf_spec.sampling import DRY_BREAKERS, SamplingParams
+from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
 from gguf_spec.verify_store import load_record
 from gguf_spec.widths import WidthLimits
@@ -128,6 +133,20 @@ class Session:
         except InputError:  # the file has gone since it was loaded
             return {}
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether the target is a mixture of experts."""
+        return bool(self.setup.target.arch_uint("expert_count"))
+
+    def grammar(self, text: str, *, name: str = "grammar", trigger: str = "") -> Mask:
+        """What the GBNF grammar ``text`` allows, for ``GenerationParams.mask``. ``name`` is what
+        errors call it; with a ``trigger`` everything is allowed until that text has come.
+
+        Raises:
+            InputError: the grammar has an error, or is too large.
+        """
+        return GrammarMask(self.model, text, name=name, trigger=trigger)
+
     def breaks_repetition(self, token: int) -> bool:
         """Whether DRY sees no repetition across ``token``."""
         text = self.model.special_text(token)
@@ -192,6 +211,8 @@ class Session:
         self.template = ChatTemplate(setup.target.chat_template, self.model)
         self.context, self.limits = self._target_context(setup)
         self.load_seconds = self.model.load_seconds
+        self.warmup_seconds = 0.0
+        self.curve = CostCurve()
         types = setup.spec_types
         if types and not self.context.removes_tail and not self.context.can_save:
             types = ()
@@ -206,8 +227,10 @@ class Session:
                 self.pool.add(text)
         drafters = self._drafters(types, progress)
         self.engine = Engine(self.context)
-        policy = FixedPolicy(setup.ceilings, setup.floors)
-        self.sequence: SequenceState = self.engine.open(drafters, policy)
+        self.controller = self._controller(drafters)
+        self.sequence: SequenceState = self.engine.open(
+            drafters, self.controller, self._sampling(types)
+        )
         if setup.profile.spec.exact:
             self.sequence.keeps_whole_chunks = True
             self.sequence.width_limit = self.limits.at
@@ -249,6 +272,28 @@ class Session:
         context = self._make_context(self.model, replace(params, type_k=type_k, type_v=type_v))
         return context, self._exact_limits(self._with_loras(context))
 
+    def _controller(self, drafters: Sequence[Drafter]) -> Controller:
+        """Who decides what is drafted; the curve of costs is measured if need be."""
+        setup = self.setup
+        if not (setup.profile.spec.control and drafters):
+            return FixedPolicy(setup.ceilings, setup.floors)
+        begun = perf_counter()
+        path = costs_path(setup, self.context)
+        self.curve = measured_curve(self.context, path)
+        self.context.busy_seconds = 0.0
+        self.warmup_seconds = perf_counter() - begun
+        facts = [
+            DrafterFacts(
+                drafter.spec_type,
+                ceiling,
+                max(floor, 1),
+                ngram=drafter.spec_type in NGRAM_TYPES,
+                size=getattr(drafter, "size_n", 1),
+            )
+            for drafter, ceiling, floor in zip(drafters, setup.ceilings, setup.floors, strict=True)
+        ]
+        return AdaptiveController(facts, self.curve)
+
     def _exact_limits(self, context: LlamaContext) -> WidthLimits:
         if self.setup.max_width == 1:
             return WidthLimits()
@@ -260,6 +305,16 @@ class Session:
         if self._adapters:
             context.set_loras(self._adapters)
         return context
+
+    def _sampling(self, types: Sequence[str]) -> DraftSampling:
+        """How drafts are drawn and verified: n-gram drafts leave nothing to choose."""
+        spec = self.setup.profile.spec
+        if all(kind in NGRAM_TYPES for kind in types):
+            return DraftSampling()
+        warning = sampling_warning(spec.verify, spec.draft_sampling)
+        if warning is not None:
+            self.warnings.append(warning)
+        return DraftSampling(spec.verify, spec.draft_sampling)
 
     def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
         """The drafters in order. The first n-gram drafter alone has the pool: after a wrong
@@ -274,8 +329,17 @@ class Session:
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
                 context = self._draft_context(draft, progress)
-                p_min = draft.settings.p_min
-                drafters.append(make_neural(kind, context, draft.layers, draft.form, p_min=p_min))
+                drafters.append(
+                    make_neural(
+                        kind,
+                        context,
+                        draft.layers,
+                        draft.form,
+                        n_max=self._ceiling(kind),
+                        p_min=draft.settings.p_min,
+                        translate_for=self.model if draft.translated else None,
+                    )
+                )
         return drafters
 
     def _pool_key(self) -> dict[str, Any]:
@@ -311,23 +375,22 @@ class Session:
             self.load_seconds += model.load_seconds
         wanted, usual = settings.n_ubatch, default_ubatch(draft.spec_type)
         n_ubatch = wanted if isinstance(wanted, int) else usual
-        n_max = self.setup.ceilings[self.setup.spec_types.index(draft.spec_type)]
-        return self._make_context(
-            model,
-            ContextParams(
-                n_ctx=draft.n_ctx,
-                n_batch=n_ubatch,
-                n_ubatch=n_ubatch,
-                n_threads=self.setup.n_threads,
-                n_threads_batch=self.setup.n_threads_batch,
-                type_k=settings.type_k,
-                type_v=settings.type_v,
-                flash_attn=self.setup.profile.target.flash_attn,
-                **head_params(
-                    draft.spec_type, self.context, draft.form, n_max=n_max, p_min=settings.p_min
-                ),
-            ),
+        kind, form, p_min = draft.spec_type, draft.form, settings.p_min
+        given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)
+        sizes = ContextParams(
+            n_ctx=draft.n_ctx,
+            n_batch=n_ubatch,
+            n_ubatch=n_ubatch,
+            n_threads=self.setup.n_threads,
+            n_threads_batch=self.setup.n_threads_batch,
+            type_k=settings.type_k,
+            type_v=settings.type_v,
+            flash_attn=self.setup.profile.target.flash_attn,
         )
+        return self._make_context(model, replace(sizes, **given))
+
+    def _ceiling(self, kind: str) -> int:
+        return self.setup.ceilings[self.setup.spec_types.index(kind)]
 
     def _load_model(
         self, name: str, path: Path, params: ModelParams, progress: LoadProgress | None

@@ -21,9 +21,11 @@ from gguf_spec.errors import InputError, NoFitError, PairError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
 from gguf_spec.loadable import check_adapter, check_loadable
+from gguf_spec.memory.limits import snapshots
 from gguf_spec.ngram_pool_file import pool_path
-from gguf_spec.pairing import check_pair
+from gguf_spec.pairing import needs_translation
 from gguf_spec.pairing_heads import wanted_states
+from gguf_spec.pairing_mtp import chain_length
 from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, draft_settings, parse_lora
 from gguf_spec.profile_schema import DraftType
 from gguf_spec.refs import resolve
@@ -35,12 +37,10 @@ DEFAULT_REF = "demo"
 DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
 MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap around
-MAX_SNAPSHOTS = 16  # of a recurrent state: each costs as much memory as the state itself
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
     "memory": "vram reserve prefer min_quant draft_may_displace_layers",
-    "spec": "verify draft_sampling translate",
     "sampling": "",
     "engine": "kind",
 }
@@ -51,7 +51,8 @@ class DraftSetup:
     """A drafter that is a model, or a part of one. ``n_ctx`` in tokens.
 
     ``layers`` are the states of the target that it reads (ids as in ``hidden_states``). ``inside``
-    is a head in the target's own file. ``form`` is of DFlash and DSpark files.
+    is a head in the target's own file. ``form`` is of DFlash and DSpark files. ``translated`` has
+    another vocabulary than the target.
     """
 
     spec_type: str
@@ -62,6 +63,7 @@ class DraftSetup:
     layers: tuple[int, ...] = ()
     inside: bool = False
     form: BlockFormat | None = None
+    translated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ class Setup:
         are longer, and rare: for those there are checkpoints."""
         lengths = dict(zip(self.spec_types, self.ceilings, strict=True))
         longest = max((lengths[draft.spec_type] for draft in self.drafts), default=0)
-        return min(longest, MAX_SNAPSHOTS)
+        return snapshots(self.target, longest)
 
 
 def prepare(profile: Profile, *, name: str = "", progress: Progress | None = None) -> Setup:
@@ -175,7 +177,9 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
         n_threads=n_threads,
         n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
         spec_types=types,
-        ceilings=tuple(_ceiling(kind, profile, n_ctx, files.get(kind)) for kind in types),
+        ceilings=tuple(
+            _ceiling(kind, profile, n_ctx, files.get(kind, (ref, target))) for kind in types
+        ),
         floors=tuple(_floor(kind, profile) for kind in types),
         drafts=drafts,
         loras=tuple(_lora(text, target) for text in profile.target.lora),
@@ -305,7 +309,7 @@ def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> 
         )
 
 
-def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) -> int:
+def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile) -> int:
     """The longest draft of ``kind``: its own limit, under the common one and the file's."""
     if kind in NGRAM_TYPES:
         own = ngram_ceiling(kind, profile.spec)
@@ -313,7 +317,8 @@ def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile | None) ->
         wanted = _settings(profile, kind).n_max
         own = wanted if isinstance(wanted, int) else DEFAULT_DRAFT_N_MAX
         form = _form(kind, file)
-        own = own if form is None else min(own, form.n_max)
+        most = chain_length(file[1]) if kind == "draft-mtp" else form and form.n_max
+        own = min(own, most or own)
     common = profile.spec.n_max
     return min(own, common if isinstance(common, int) else own, n_ctx)
 
@@ -345,12 +350,7 @@ def _draft(
         ref = profile.target.model or DEFAULT_REF
         return DraftSetup(kind, ref, target, settings, draft_n_ctx, layers, inside=True)
     ref, info = file
-    pair = check_pair(target, info)
-    if not pair.usable or pair.type != kind:
-        other = pair.usable or pair.type not in (None, kind)
-        reason = f"it is for {pair.type}, not for {kind}" if other else pair.reason
-        hint = f"-d {pair.type}={ref} names it as what it is" if pair.usable else pair.hint
-        raise PairError(f"{ref} cannot draft for this target: {reason}", hint=hint)
+    translated = needs_translation(kind, ref, target, info, allowed=profile.spec.translate)
     form = _form(kind, file)
     problem = form and form.settings_problem(settings.p_min, settings.type_k, settings.type_v)
     if problem:
@@ -360,4 +360,4 @@ def _draft(
         )
     _check_cache_fits(info, draft_n_ctx, settings.type_k, settings.type_v)
     layers = wanted_states(kind, target, info)
-    return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, form=form)
+    return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, False, form, translated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(slots=True)
@@ -45,12 +46,28 @@ class DraftCounts:
 
 
 @dataclass(slots=True)
+class DraftEvent:
+    """What happened to a drafter after ``n_tokens`` of the completion, and as the user is told.
+
+    ``rebuilt``: its context was made anew, see ``recovery``. ``dropped``: it raised an error, whose
+    ``trace`` is for whoever looks for the cause, and drafts no more.
+    """
+
+    kind: Literal["rebuilt", "dropped"]
+    spec_type: str
+    n_tokens: int
+    message: str
+    trace: str = ""
+
+
+@dataclass(slots=True)
 class SpecStats:
     """Counters of one generation. ``completion tokens = 1 + steps + accepted`` unless cut."""
 
     steps: int = 0
     total: DraftCounts = field(default_factory=DraftCounts)
     by_type: dict[str, DraftCounts] = field(default_factory=dict)
+    events: list[DraftEvent] = field(default_factory=list)
 
     def observe_step(self, source: str | None, n_drafted: int, n_accepted: int) -> None:
         """Count one target decode after prefill; ``source`` drafted for it, if anything did."""
@@ -66,7 +83,8 @@ class Timings:
     """Seconds of one generation.
 
     ``decode_seconds`` runs from the first token to the last, ``overhead_seconds`` is the part of it
-    spent outside libllama. ``draft_seconds`` is the part of it spent drafting.
+    spent outside the target's libllama context. ``draft_seconds`` is what drafters took, all
+    together: for drafts, and for reading what the target has decoded, the prompt included.
     """
 
     load_seconds: float = 0.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gguf_spec.context import ModelContext, Run
-from gguf_spec.control import Choice, Round
+from gguf_spec.control.base import Choice, Offer, Round
 from gguf_spec.drafters.base import Draft, Drafter, StatesDrafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.engine import Request
@@ -221,8 +221,15 @@ class _Asking:
     def choose(self, limit: int) -> Sequence[Choice]:
         return [Choice(c.drafter, min(c.n_max, limit), c.n_min) for c in self._choices]
 
+    def judge(self, choice: Choice, offer: Offer) -> int:
+        n = len(offer.tokens)
+        return n if n >= choice.n_min else 0
+
     def record(self, result: Round) -> None:
         """It learns nothing."""
+
+    def drop(self, drafter: int) -> None:
+        self._choices = tuple(c for c in self._choices if c.drafter != drafter)
 
 
 class _Witness:
@@ -281,9 +288,9 @@ class _Trial:
         neural = len(asked) == 1 and session.spec_types[asked[0]] not in NGRAM_TYPES
         result = TypeResult(name, neural)
         sequence = session.sequence
-        before = sequence.controller, sequence.drafters
+        before = sequence.stack.controller, sequence.stack.drafters
         setup = session.setup
-        sequence.controller = _Asking(
+        sequence.stack.controller = _Asking(
             Choice(i, setup.ceilings[i], max(setup.floors[i], 1)) for i in asked
         )
         try:
@@ -293,7 +300,7 @@ class _Trial:
                 if neural:
                     self._compare_drafter(result, asked[0], number)
         finally:
-            sequence.controller, sequence.drafters = before
+            sequence.stack.controller, sequence.stack.drafters = before
             self._forget()
         return result
 
@@ -338,7 +345,7 @@ class _Trial:
         prompt = self.prompts[number]
         drafters = sequence.drafters
         witness = _witness(drafters[index])
-        sequence.drafters = (*drafters[:index], witness, *drafters[index + 1 :])
+        sequence.stack.drafters = (*drafters[:index], witness, *drafters[index + 1 :])
         try:
             self._forget()
             self._generate(prompt, self.n_tokens)
@@ -351,7 +358,7 @@ class _Trial:
                     result.compared += 1
                     result.agreed += int(expected == live[length][0])
         finally:
-            sequence.drafters = drafters
+            sequence.stack.drafters = drafters
 
     def _first_draft(self, drafter: Drafter, witness: _Witness, text: list[int]) -> int | None:
         """The first token that ``drafter`` should draft after ``text``; None if that is not known.

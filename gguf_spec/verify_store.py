@@ -75,8 +75,8 @@ def merged_widths(old: Sequence[WidthResult], new: Sequence[WidthResult]) -> lis
     return [by_place[place] for place in sorted(by_place)]
 
 
-def save_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Replace the record at ``path``; a reader sees the old one or the new one.
+def replace_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Replace the file at ``path``; a reader sees the old one or the new one.
 
     Raises:
         InputError: it cannot be written.
@@ -94,4 +94,4 @@ def save_record(path: Path, record: Mapping[str, Any]) -> None:
         if name is not None:
             with suppress(OSError):
                 os.unlink(name)
-        raise InputError(f"{path}: cannot write what verify found: {error.strerror}") from error
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error

@@ -16,7 +16,7 @@ LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "generation", "bench", "tune", "verification", "exact"},
     {"setup"},
-    {"engine", "equality"},
+    {"engine", "equality", "curves"},
     {"drafters"},
     {"backend", "probe", "hub", "devices", "refs"},
 )

@@ -34,3 +34,12 @@ def test_learns_nothing() -> None:
     for _ in range(50):
         policy.record(Round(0, 4, 0, 1.0, 1.0))
     assert list(policy.choose(5)) == before
+
+
+def test_a_dropped_drafter_is_not_asked_and_the_others_keep_their_numbers() -> None:
+    policy = FixedPolicy([5, 3, 4], [2, 1, 1])
+    policy.drop(1)
+    assert policy.choose(10) == [Choice(0, 5, 2), Choice(2, 4)]
+    policy.drop(0)
+    policy.drop(0)
+    assert policy.choose(1) == [Choice(2, 1)]

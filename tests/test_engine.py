@@ -410,13 +410,16 @@ def test_bad_prompts_are_refused_with_the_numbers() -> None:
         engine.open([], FixedPolicy([]))
 
 
-def test_two_hundred_rounds_leave_nothing_behind() -> None:
+def test_many_rounds_leave_nothing_behind() -> None:
     engine = Engine(ToyContext(8))
     sequence = engine.open([NgramSimple(2, 15), DraftModel(ToyContext(8))], FixedPolicy([7, 7]))
-    for i in range(200):
+    rounds = 0
+    for i in range(250):
         wanted = request(i, temperature=0.8, max_tokens=12)
         run_all(engine, [(sequence, wanted)])
+        rounds += sequence.progress.spec.steps
         assert len(engine.target.cache[0]) < 64  # type: ignore[attr-defined]
+    assert rounds > 500
 
 
 class Diary(FixedPolicy):
@@ -456,8 +459,9 @@ def test_the_controller_hears_of_every_round() -> None:
         assert step.source == ("oracle" if step.n_drafted else None)
         assert len(step.tokens) == step.n_accepted + 1
     assert sequence.progress.spec.steps == len(steps)
-    timings = sequence.timings()
-    assert timings.draft_seconds == pytest.approx(sum(r.draft_seconds for r in diary.rounds))
+    drafting = [r.draft_seconds for r in diary.rounds]
+    assert min(drafting) > 0
+    assert sequence.timings().draft_seconds > sum(drafting)  # the prompt was read besides
 
 
 def test_a_dropped_draft_is_a_plain_round_to_the_controller() -> None:

@@ -39,6 +39,7 @@ def exact_profile(**values: object) -> Profile:
         "spec.types": ["draft-simple"],
         "spec.draft-simple.model": str(MODELS / "tiny-draft.gguf"),
         "spec.exact": True,
+        "spec.control": False,
     }
     return apply_values(Profile(), settings | values)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import re
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from gguf_spec.header import (
     NGRAM_TYPES,
     ModelInfo,
     check_loadable,
+    join_parts,
     parse,
     read_header,
     read_model,
@@ -371,3 +374,37 @@ def test_any_changed_number_is_survived(position: int, value: int) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_after_the_magic_are_survived(data: bytes) -> None:
     survives(b"GGUF\3\0\0\0" + data)
+
+
+def test_parts_that_were_read_elsewhere_are_joined(tmp_path: Path) -> None:
+    paths = split_set(tmp_path)
+    parts = [parse(MemorySource(path.read_bytes(), str(path))) for path in paths]
+    joined = join_parts(parts)
+    assert joined.tensors == read_model(paths[0]).tensors
+    assert (joined.file_bytes, joined.size_check) == (read_model(paths[0]).file_bytes, "ok")
+    with pytest.raises(HeaderError, match="says it is part 1 of 2, expected 1 of 1"):
+        join_parts(parts[:1])
+    with pytest.raises(HeaderError, match="says it is part 2 of 2, expected 1 of 2"):
+        join_parts(parts[::-1])
+
+
+def test_a_tensor_in_two_parts_is_refused(tmp_path: Path) -> None:
+    first = parse(MemorySource(split_set(tmp_path)[0].read_bytes()))
+    again = replace(first, split_no=1)
+    with pytest.raises(HeaderError, match=r"tensor 'token_embd\.weight' is in more than one part"):
+        join_parts([first, again])
+
+
+def test_a_long_tokenizer_needs_a_long_header_and_the_limit_says_how_long() -> None:
+    merges = [f"left{i:08} right{i:08}" for i in range(262_144)]
+    gguf = model(tokens=[f"token{i:06}" for i in range(262_144)])
+    data = gguf.array("tokenizer.ggml.merges2", "str", merges).build()
+    info = parse(MemorySource(data))
+    assert info.header_bytes > 10_000_000
+    assert info.vocab_size == 262_144
+    with pytest.raises(HeaderError) as caught:
+        parse(MemorySource(data), max_header_bytes=4 << 20)
+    assert caught.value.exit_code == 3
+    match = re.search(r"ends at byte (\d+), the limit is (\d+)", caught.value.message)
+    assert match is not None
+    assert int(match[1]) > int(match[2]) == 4 << 20

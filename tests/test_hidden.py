@@ -265,7 +265,9 @@ def test_sessions_draft_with_heads_and_keep_the_text(
 ) -> None:
     texts = []
     for wanted in (spec, {"types": ["none"]}):
-        with Session(prepare(made(str(MODELS / f"{model}.gguf"), **wanted))) as session:
+        with Session(
+            prepare(made(str(MODELS / f"{model}.gguf"), control=False, **wanted))
+        ) as session:
             for prompt in PROMPTS[:3]:
                 generation = session.generate(
                     session.raw_prompt(prompt), session.params(max_tokens=60)

@@ -1,14 +1,24 @@
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gguf_spec.errors import PairError
 from gguf_spec.gguf_source import MemorySource
 from gguf_spec.header import ModelInfo, parse, read_header
-from gguf_spec.pairing import Pair, check_pair, own_head
+from gguf_spec.hidden_states import CHAIN_ARCHS, MTP_ARCHS, NEXTN_ARCHS, STORED_ARCHS
+from gguf_spec.pairing import (
+    Pair,
+    check_pair,
+    needs_translation,
+    own_head,
+    translation_problem,
+)
+from gguf_spec.pairing_mtp import instead_of_head
 from tests.gguf_writer import Q8_0, Gguf, model
 
 MODELS = Path(__file__).parent / "models"
@@ -43,6 +53,9 @@ def test_the_draft_with_another_vocabulary_is_refused_by_its_first_token() -> No
     assert (result.usable, result.type) == (False, "draft-simple")
     assert "token 263 differs: target 'ĠĠĠĠĠĠĠĠ', draft 'ĊĠĠĠĠ'" in result.reason
     assert "target 1024 tokens, draft 896" in result.reason
+    prints = [info.tokenizer.fingerprint for info in (target, draft)]
+    assert f"(fingerprints: target {prints[0]}, draft {prints[1]})" in result.reason
+    assert result.other_vocabulary
 
 
 @pytest.mark.parametrize(("more", "usable"), [(0, True), (128, True), (129, False)])
@@ -130,6 +143,7 @@ def eagle3(
 
 def mtp(arch: str = "qwen35", n_heads: int = 1, **options: Any) -> Gguf:
     made = model(arch=arch, **options).key(f"{arch}.nextn_predict_layers", "u32", n_heads)
+    made.tensor("blk.1.nextn.enorm.weight", [64]).tensor("blk.1.nextn.hnorm.weight", [64])
     return made.tensor("blk.1.nextn.eh_proj.weight", [128, 64], Q8_0)
 
 
@@ -183,7 +197,7 @@ def test_mtp_heads_fit_by_width_and_number() -> None:
     for target, head, message in (
         (model(arch="qwen35", embedding_length=32), head_file(), "target 32, head 64"),
         (model(arch="qwen35"), head_file(2), "a chain of 2 MTP heads"),
-        (model(arch="qwen35"), model(arch="gemma4-assistant"), "shares the target's cache"),
+        (model(arch="qwen35"), model(arch="gemma4-assistant"), "the cache of a gemma4 model"),
         (model(arch="qwen35", tokens=[*TOKENS[:9], "x", *TOKENS[10:]]), head_file(), "token 9 "),
     ):
         result = pair(target, head)
@@ -197,6 +211,24 @@ def test_a_targets_own_head() -> None:
     assert "of glm4 models" in own_head(info_of(mtp("glm4"))).reason
     stripped = model(arch="qwen35").key("qwen35.nextn_predict_layers", "u32", 1)
     assert "stripped of its MTP head" in own_head(info_of(stripped)).reason
+
+
+@pytest.mark.parametrize("arch", sorted(STORED_ARCHS))
+def test_a_head_that_is_only_stored(arch: str) -> None:
+    """Their tensors are loaded or skipped in src/models/, and no graph reads them."""
+    info = info_of(mtp(arch))
+    assert "draft-mtp" not in info.spec_types
+    assert own_head(info).reason == (
+        f"llama.cpp does not compute the MTP heads of {arch} models; the file only stores it"
+    )
+    assert "--spec-type ngram-simple" in instead_of_head(info)
+    assert "-d/--draft REF" in instead_of_head(info_of(model()))
+
+
+def test_architectures_of_heads_are_of_one_kind() -> None:
+    assert CHAIN_ARCHS < MTP_ARCHS
+    assert not STORED_ARCHS & MTP_ARCHS
+    assert MTP_ARCHS < NEXTN_ARCHS
 
 
 def test_what_is_no_pair_at_all() -> None:
@@ -220,3 +252,49 @@ def test_large_vocabularies_are_compared_fast() -> None:
     result = check_pair(target, draft)
     assert time.perf_counter() - start < 2
     assert result.reason.startswith("token 262143 differs: target 'token262143', draft 'last'")
+
+
+def test_heads_are_not_translated() -> None:
+    """A head of another vocabulary is refused whether translating is allowed or not."""
+    target, head = (
+        read_header(MODELS / "tiny-target.gguf"),
+        read_header(MODELS / "tiny-eagle3.gguf"),
+    )
+    assert "computes on the target's own tokens" in str(translation_problem(target, head))
+    other = dataclasses.replace(head, tokenizer=dataclasses.replace(head.tokenizer, model="llama"))
+    assert check_pair(target, other).other_vocabulary
+    for allowed in (False, True):
+        with pytest.raises(PairError, match="tokenizers differ") as caught:
+            needs_translation("draft-eagle3", "head", target, other, allowed=allowed)
+        assert ("only draft models can be translated" in caught.value.message) is allowed
+        assert "translate" not in str(caught.value.hint)
+    assert not needs_translation("draft-eagle3", "head", target, head, allowed=True)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ("none", "made up has no vocabulary (none)"),
+        ("no_vocab", "made up has no vocabulary (no_vocab)"),
+        ("bert", "the bert tokenizer (WPM) of made up does not give back the text"),
+        ("t5", "the t5 tokenizer (UGM) of made up does not give back the text"),
+        ("llama", None),
+        ("rwkv", None),
+    ],
+)
+def test_vocabularies_that_cannot_be_translated(tokenizer: str, said: str | None) -> None:
+    """Of the draft or of the target; with the way out only where there is one."""
+    other, plain = info_of(model(tokenizer=tokenizer)), info_of(model())
+    for target, draft in ((plain, other), (other, plain)):
+        problem = translation_problem(target, draft)
+        assert problem is None if said is None else str(problem).startswith(said)
+        with pytest.raises(PairError) as caught:
+            needs_translation("draft-simple", "small", target, draft, allowed=False)
+        assert ("--set spec.translate=true" in str(caught.value.hint)) is (said is None)
+        if said is None:
+            assert needs_translation("draft-simple", "small", target, draft, allowed=True)
+            continue
+        with pytest.raises(PairError) as caught:
+            needs_translation("draft-simple", "small", target, draft, allowed=True)
+        assert caught.value.exit_code == 3
+        assert f"spec.translate does not help: {said}" in caught.value.message

@@ -10,6 +10,7 @@ import pytest
 from gguf_spec.errors import UsageError
 from gguf_spec.profile import Profile, json_schema, parse_lora, parse_size, parse_spec_types
 from gguf_spec.profile_text import parse_toml
+from gguf_spec.profile_values import parse_memories
 from tests.profile_files import flat, in_tmp, load, problems  # noqa: F401
 
 GIB = 2**30
@@ -205,7 +206,8 @@ def test_value_forms(line: str, value: object) -> None:
         "target.flash_attn = true", 'target.split_mode = "rows"', 'target.override_tensor = ["x"]',
         "target.tensor_split = [0, 0]", "target.tensor_split = [-1]", 'target.model = ""',
         "target.lora = [1]", "target.n_threads = 0", "target.use_mmap = 1",
-        'memory.reserve = "-1G"', 'memory.vram = ["x"]', 'memory.min_quant = "Q4 K"',
+        'memory.reserve = "-1G"', 'memory.vram = ["x"]', "memory.vram = 24",
+        'memory.min_quant = "Q4 K"',
         'memory.prefer = "size"', "spec.p_min = 1.5", "spec.n_max = -1", "spec.types = []",
         'spec.types = ["auto", "ngram"]', 'spec.verify = "exact"', "spec.ngram-mod.n_match = 0",
         "spec.ngram-simple.size_n = 1025", "sampling.temperature = -0.1", "sampling.top_p = nan",
@@ -297,3 +299,34 @@ def test_json_schema_describes_every_key() -> None:
             assert value.get("description"), key
     assert "ngram-mod" in schema["$defs"]["Spec"]["properties"]
     assert len(tables) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("24GiB", (24 * GIB,)), ("24 GB", (24 * GIB,)), ("24gib,16gib", (24 * GIB, 16 * GIB)),
+        ("24GiB, 16 GiB", (24 * GIB, 16 * GIB)), ("0", (0,)), (str(24 * GIB), (24 * GIB,)),
+        ("1M", (2**20,)),
+    ],
+)  # fmt: skip
+def test_parse_memories(text: str, sizes: tuple[int, ...]) -> None:
+    assert parse_memories(text) == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("24", "'24' is 24 bytes, which is no memory to plan with; did you mean 24GiB?"),
+        ("24GiB,16", "'16' is 16 bytes, which is no memory to plan with; did you mean 16GiB?"),
+        ("24B", "did you mean 24GiB?"),
+        ("512K", "524288 bytes"),
+        ("-1", "is not a size"), ("1e3", "is not a size"), ("24GiB,", "is not a size"),
+        ("", "is not a size"), ("24 gigs", "is not a size"), ("1.5", "add a unit"),
+    ],
+)  # fmt: skip
+def test_parse_memories_refuses(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_memories(text)
+    assert message in caught.value.message
+    assert caught.value.exit_code == 2
+    assert ("did you mean" in caught.value.message) is ("did you mean" in message)

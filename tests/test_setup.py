@@ -31,6 +31,7 @@ from gguf_spec.setup import MAX_THREADS, _check_cache_fits, default_threads, pre
 MODELS = Path(__file__).parent / "models"
 TARGET = str(MODELS / "tiny-target.gguf")
 DRAFT = str(MODELS / "tiny-draft.gguf")
+OTHER = str(MODELS / "tiny-othervocab-draft.gguf")
 PROMPT = "def read(self):\n    return self.file.read()\n\ndef write(self"
 
 
@@ -39,7 +40,13 @@ def profile(**values: Any) -> Profile:
     dotted = {key.replace("__", "."): value for key, value in values.items()}
     return apply_values(
         Profile(),
-        {"target.model": TARGET, "target.n_threads": 1, "sampling.temperature": 0.0, **dotted},
+        {
+            "target.model": TARGET,
+            "target.n_threads": 1,
+            "sampling.temperature": 0.0,
+            "spec.control": False,
+            **dotted,
+        },
     )
 
 
@@ -235,10 +242,28 @@ def test_ceilings_size_the_batch() -> None:
 
 
 def test_a_draft_of_another_vocabulary_is_refused() -> None:
-    other = str(MODELS / "tiny-othervocab-draft.gguf")
     with pytest.raises(PairError, match="token 263 differs") as caught:
-        prepare(profile(**{"spec__draft.model": other}))
+        prepare(profile(**{"spec__draft.model": OTHER}))
     assert caught.value.exit_code == 3
+    assert "--set spec.translate=true" in str(caught.value.hint)
+
+
+def test_a_draft_of_another_vocabulary_is_translated_on_request() -> None:
+    """And one of the same vocabulary is not."""
+    texts = []
+    for draft, types in ((None, "none"), (OTHER, "draft-simple"), (DRAFT, "draft-simple")):
+        values: dict[str, Any] = {"spec.draft.model": draft} if draft else {}
+        values |= {"target.flash_attn": "on", "target.type_k": "bf16", "target.type_v": "bf16"}
+        wanted = profile(spec__translate=True, spec__types=[types], **values)
+        setup = prepare(wanted)
+        assert setup.warnings == ()
+        assert [d.translated for d in setup.drafts] == [draft == OTHER] * len(setup.drafts)
+        with Session(setup) as session:
+            kinds = [type(drafter).__name__ for drafter in session.sequence.drafters]
+            assert kinds == {None: [], OTHER: ["TranslatedDraft"], DRAFT: ["DraftModel"]}[draft]
+            generation = session.generate(session.raw_prompt(PROMPT), session.params(max_tokens=60))
+            texts.append("".join(delta.text for delta in generation))
+    assert texts[1:] == texts[:1] * 2
 
 
 def test_draft_settings_reach_the_draft_context() -> None:
@@ -252,8 +277,8 @@ def test_draft_settings_reach_the_draft_context() -> None:
     recent_log().lines.clear()
     with Session(prepare(profile(**values))) as session:
         drafter: Any = session.sequence.drafters[1]
-        assert drafter._context.n_ctx == 333
-        assert drafter._context.n_ubatch == 64
+        assert drafter.context.n_ctx == 333
+        assert drafter.context.n_ubatch == 64
         assert drafter._p_min == 0.75
         said = [line for _, line in recent_log().lines if "K (q8_0)" in line]
         assert len(said) == 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gguf_spec.backend import LlamaContext
 from gguf_spec.context import Run
-from gguf_spec.drafters.draft_model import DraftModel
+from gguf_spec.drafters.draft_cache import DraftCache
 from gguf_spec.engine import SequenceState
 from gguf_spec.history import History
 from gguf_spec.profile import Profile, apply_values
@@ -39,6 +39,7 @@ def session(
         "target.n_ctx": 512,
         "target.n_threads": 1,
         "spec.types": list(types),
+        "spec.control": False,
     }
     values |= {f"spec.{kind}.model": str(MODELS / file) for kind, file in (drafts or {}).items()}
     profile = apply_values(Profile(), values | more)
@@ -85,6 +86,7 @@ def test_a_verifier_that_accepts_too_much_is_broken(monkeypatch: pytest.MonkeyPa
         history: History,
         logits: Callable[[int], Row],
         row: int,
+        drawn: Sequence[object],
     ) -> tuple[int, int]:
         return len(draft), int(logits(row + len(draft)).argmax())
 
@@ -113,15 +115,12 @@ def test_a_rollback_that_leaves_a_token_is_broken(monkeypatch: pytest.MonkeyPatc
 def test_a_draft_model_that_reads_a_shifted_text_is_broken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def shifted(self: DraftModel) -> int:
-        history, row = [self._history[0], *self._history[:-1]], 0
-        while len(self._cached) < len(history):
-            start = len(self._cached)
-            end = min(start + self._context.n_ubatch, len(history))
-            row = self._decode(history[start:end], int(end == len(history)))
-        return row
+    catch_up = DraftCache.catch_up
 
-    monkeypatch.setattr(DraftModel, "_catch_up", shifted)
+    def shifted(self: DraftCache, text: Sequence[int]) -> int:
+        return catch_up(self, [text[0], *text[:-1]])
+
+    monkeypatch.setattr(DraftCache, "catch_up", shifted)
     found = examine(draft_model())
     assert found.verdict == "broken"
     assert not found.types[0].divergences  # the text is right all the same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ _FEW = 8
 class Batch:
     """A ``llama_batch`` over numpy arrays made once: filling it costs half a microsecond."""
 
-    def __init__(self, api: object, size: int) -> None:
+    def __init__(self, api: Any, size: int) -> None:
         self._tokens = np.zeros(size, np.int32)
         self._positions = np.zeros(4 * size, np.int32)
         self._outputs = np.zeros(size, np.int8)
@@ -27,13 +28,15 @@ class Batch:
         self._n_seqs = np.ones(size, np.int32)
         self._seq_pointers = self._seqs.ctypes.data + 4 * np.arange(size, dtype=np.uintp)
         self._counting = np.arange(size, dtype=np.int32)
-        raw = api.llama_batch()  # type: ignore[attr-defined]
-        raw.token = self._token_pointer = self._tokens.ctypes.data_as(_INTS)
+        raw = api.llama_batch()
+        raw.token = self._tokens.ctypes.data_as(_INTS)
         raw.pos = self._positions.ctypes.data_as(_INTS)
         raw.n_seq_id = self._n_seqs.ctypes.data_as(_INTS)
         raw.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(_INTS))
         raw.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self.raw = raw
+        self._api = api
+        self._few: dict[tuple[int, bool], tuple[Any, NDArray[np.float32]]] = {}
         self._size = size
         self._shape: list[tuple[int, int, int]] = []
         items = ctypes.c_int32 * size
@@ -82,14 +85,14 @@ class Batch:
         if run.n_outputs:
             self._outputs[end - run.n_outputs : end] = 1
 
-    def add_states(
+    def with_states(
         self, run: Run, states: NDArray[np.float32], *, with_tokens: bool
-    ) -> NDArray[np.float32]:
-        """Make ``run`` the whole batch, each token beside its row of ``states``, or only the rows.
+    ) -> tuple[Any, object]:
+        """A batch of ``run`` alone, each token beside its row of ``states``, or only the rows.
 
-        The array that is returned has to live until the batch has been decoded.
+        Shape of ``states``: [tokens, width]. Returned are what libllama takes, and what has to live
+        until it has been decoded.
         """
-        states = np.ascontiguousarray(states, np.float32)
         n = self.fill([run])
         if not with_tokens:
             # Without tokens, models with several position axes read one section after the other:
@@ -97,10 +100,26 @@ class Batch:
             positions = self._positions
             positions[n : 2 * n] = positions[2 * n : 3 * n] = positions[:n]
             positions[3 * n : 4 * n] = 0
-        self.raw.token = self._token_pointer if with_tokens else _INTS()
-        self.raw.embd = states.ctypes.data_as(_FLOATS)
-        return states
+        if n > _FEW:
+            rows = np.ascontiguousarray(states, np.float32)
+            raw = self._beside(rows, with_tokens=with_tokens)
+        else:
+            # Asking numpy for an address costs more than copying a few rows to one that is known.
+            key = states.shape[1], with_tokens
+            if key not in self._few:
+                rows = np.empty((_FEW, key[0]), np.float32)
+                self._few[key] = self._beside(rows, with_tokens=with_tokens), rows
+            raw, rows = self._few[key]
+            rows[:n] = states
+        raw.n_tokens = n
+        return raw, rows
 
-    def tokens_only(self) -> None:
-        """Back to a batch of tokens without states."""
-        self.raw.token, self.raw.embd = self._token_pointer, _FLOATS()
+    def _beside(self, rows: NDArray[np.float32], *, with_tokens: bool) -> Any:
+        """A ``llama_batch`` over our arrays and ``rows``."""
+        raw, ours = self._api.llama_batch(), self.raw
+        raw.pos, raw.n_seq_id, raw.seq_id = ours.pos, ours.n_seq_id, ours.seq_id
+        raw.logits = ours.logits
+        if with_tokens:
+            raw.token = ours.token
+        raw.embd = rows.ctypes.data_as(_FLOATS)
+        return raw

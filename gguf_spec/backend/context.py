@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from time import perf_counter
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gguf_spec.backend.batch import Batch
+from gguf_spec.backend.breakdown import MemoryAccount, logged_bytes, memory_breakdown, size_lines
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.backend.model import LlamaModel, load_error
 from gguf_spec.backend.params import FLASH_ATTN, KV_TYPES, ContextParams
 from gguf_spec.backend.states import HiddenStates
 from gguf_spec.context import NoSlotError, Run
 from gguf_spec.errors import BackendError
-from gguf_spec.hidden_states import HEAD_ARCHS
+from gguf_spec.hidden_states import ASSISTANT_ARCH, HEAD_ARCHS
 
 _STATE_CALLS = ("get_size", "get_data", "set_data")
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -43,11 +45,7 @@ class LlamaContext:
         self.n_seq_max = params.n_seq_max
         self.max_width = params.max_width
         self.n_ubatch = params.n_ubatch
-        # A batch never holds more than the caches do; nothing is sized for more.
-        self.n_batch = min(
-            max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width),
-            max(params.n_ctx, _LEAST_CTX) * params.n_seq_max,
-        )
+        self.n_batch = batch_rows(params)
         self.busy_seconds = 0.0
         self.n_rollback = 0
         self._api = model.lib.api
@@ -71,6 +69,7 @@ class LlamaContext:
         self._last_width: dict[int, int] = {}
         self._n_swa = 0 if params.swa_full else self.model.n_swa
         self._synchronized = True
+        self._head = 0
         self._decode = api.llama_decode
         # Addresses as plain integers: a ctypes pointer object costs more than the call itself.
         address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
@@ -93,6 +92,14 @@ class LlamaContext:
             raise BackendError("the context has been closed")
         return self._handle
 
+    @functools.cached_property
+    def _state_width(self) -> int:
+        return self.model.n_embd_states(mtp=self.params.mtp)
+
+    @functools.cached_property
+    def _feature_width(self) -> int:
+        return self.model.n_embd_features
+
     @property
     def can_save(self) -> bool:
         """Whether ``save`` and ``restore`` work with this libllama."""
@@ -104,32 +111,50 @@ class LlamaContext:
             # More flagged rows than the context has room for would abort the process.
             if run.n_outputs > self.max_width:
                 raise BackendError(f"{run.n_outputs} rows of logits, room for {self.max_width}")
-        self._compute(runs, self._batch.fill(runs))
+        self._compute(runs, self._batch.fill(runs), self._batch.raw)
 
     def decode_states(
-        self, run: Run, states: NDArray[np.float32], *, with_tokens: bool = True
+        self,
+        run: Run,
+        states: NDArray[np.float32],
+        *,
+        with_tokens: bool = True,
+        head: int | None = None,
     ) -> None:
         """Decode ``run`` on a draft head, each token with its row of ``states``, shape [n, width].
 
         Without tokens the rows alone are decoded; the ids in ``run`` are not looked at. llama.cpp's
-        graphs of draft heads compute every row's logits and states, and copy as many as were asked
-        for from the first on: so all rows have outputs, or none.
+        graphs of EAGLE-3 and DFlash compute every row's logits and states, and copy as many as were
+        asked for from the first on: so all rows have outputs, or none. ``head`` chooses among
+        several MTP heads, whose graphs compute the rows that were asked for.
 
         Raises:
             NoSlotError, BackendError: as ``decode``; the shapes do not fit.
         """
-        n, width = len(run.tokens), self.model.n_embd_states(mtp=self.params.mtp)
+        n, width = len(run.tokens), self._state_width
         if states.shape != (n, width):
             raise BackendError(f"states of shape {states.shape}, wanted ({n}, {width})")
-        if run.n_outputs not in (0, n) or run.n_outputs > self.max_width:
+        some = head is None and run.n_outputs not in (0, n)
+        if some or run.n_outputs > self.max_width:
             raise BackendError(f"{run.n_outputs} rows of logits of {n}, room for {self.max_width}")
+        if head is not None:
+            self._choose_head(head)
         run.row = 0
-        alive = self._batch.add_states(run, states, with_tokens=with_tokens)
-        try:
-            self._compute([run], n)
-        finally:
-            self._batch.tokens_only()
-            del alive
+        raw, alive = self._batch.with_states(run, states, with_tokens=with_tokens)
+        self._compute([run], n, raw)
+        del alive
+
+    def _choose_head(self, head: int) -> None:
+        """Make ``head`` the MTP head of further decodes; libllama aborts on one that is not there.
+
+        Raises:
+            BackendError: there is no such head, or this libllama cannot choose.
+        """
+        if not (self.params.mtp and 0 <= head < self.model.n_layer_nextn):
+            raise BackendError(f"{self.model.path.name} has no MTP head {head}")
+        if head != self._head:
+            self.model.lib.extra("llama_set_nextn_layer_offset")(self.handle, head)
+            self._head = head
 
     def encode(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """What an EAGLE-3 draft makes of the target's states, shape [n, n_embd_features]: rows
@@ -138,21 +163,18 @@ class LlamaContext:
         Raises:
             BackendError: the shape does not fit, or the computation failed.
         """
-        n, width = len(states), self.model.n_embd_features
+        n, width = len(states), self._feature_width
         if states.shape != (n, width) or not 0 < n <= self.n_ubatch:
             raise BackendError(
                 f"states of shape {states.shape}, wanted (1 to {self.n_ubatch}, {width})"
             )
         # The encoder does not use positions, but libllama wants them to continue those cached.
         run = Run(0, self._length(0), [0] * n, n)
-        alive = self._batch.add_states(run, states, with_tokens=False)
+        raw, alive = self._batch.with_states(run, states, with_tokens=False)
         begun = perf_counter()
-        try:
-            result = self._api.llama_encode(self.handle, self._batch.raw)
-            self._api.llama_synchronize(self.handle)
-        finally:
-            self._batch.tokens_only()
-            del alive
+        result = self._api.llama_encode(self.handle, raw)
+        self._api.llama_synchronize(self.handle)
+        del alive
         self.busy_seconds += perf_counter() - begun
         if result:
             raise BackendError(f"llama_encode failed with code {result} on {n} rows")
@@ -253,6 +275,15 @@ class LlamaContext:
         if self._api.llama_set_adapters_lora(self.handle, handles, n, scales):
             raise BackendError(f"libllama refused {n} LoRA adapters")
 
+    def memory_breakdown(self) -> MemoryAccount:
+        """How many bytes of the model and this context lie in which buffers now. Reading hidden
+        states makes the compute buffers grow with the first decode."""
+        try:
+            return MemoryAccount(tuple(memory_breakdown(self.model.lib, self.handle)), True)
+        except BackendError:
+            lines = [*self.model.logged_sizes, *size_lines(self._mark)]
+            return MemoryAccount(tuple(logged_bytes(lines)[0]), False)
+
     def clear(self, seq: int) -> None:
         """Drop all tokens of ``seq``."""
         self._api.llama_memory_seq_rm(self._memory, seq, -1, -1)
@@ -274,13 +305,13 @@ class LlamaContext:
     ) -> None:
         self.close()
 
-    def _compute(self, runs: Sequence[Run], n: int) -> None:
-        """``llama_decode`` of the batch, which holds ``runs``: ``n`` rows."""
+    def _compute(self, runs: Sequence[Run], n: int, raw: Any) -> None:
+        """``llama_decode`` of the batch ``raw``, which holds ``runs``: ``n`` rows."""
         if not self.params.causal and n > self.n_ubatch:
             raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
         handle = self._handle or self.handle
         begun = perf_counter()
-        result = self._decode(handle, self._batch.raw)
+        result = self._decode(handle, raw)
         self.busy_seconds += perf_counter() - begun
         self._synchronized = False
         self._states.computed = 0 if result else n
@@ -318,33 +349,35 @@ class LlamaContext:
 
     def _make(self) -> int:
         p = self.params
-        raw = self._api.llama_context_default_params()
-        raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
-        raw.n_seq_max = p.n_seq_max
-        raw.n_batch, raw.n_ubatch = self.n_batch, p.n_ubatch
-        raw.n_outputs_max = p.n_seq_max * p.max_width
-        raw.n_outputs_max_per_seq = p.max_width
-        raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
-        raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
-        raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
-        raw.swa_full = p.swa_full
-        raw.no_perf = True
-        raw.n_rs_seq = p.n_rs_seq
+        raw = raw_context_params(self._api, p)
         if p.mtp:
             problem = self.model.mtp_problem()
             if problem is not None:
                 raise BackendError(problem)
-            raw.ctx_type = _MTP
         if p.other is not None:
+            if self.model.arch == ASSISTANT_ARCH:
+                self._check_lender(p.other)
             raw.ctx_other = p.other.handle
-        for name, value in p.rope:
-            setattr(raw, name, value)
-        mark = LOG.mark()
+        mark = self._mark = LOG.mark()
         with captured_stderr():
             handle = self._api.llama_init_from_model(self.model.handle, raw)
         if not handle:
             raise load_error(f"libllama could not make a context of {p.n_ctx} tokens", mark)
         return int(handle)
+
+    def _check_lender(self, other: LlamaContext) -> None:
+        """Refuse a target whose cache an assistant cannot share: libllama empties the list of its
+        cells when the assistant's context is made, and sizes it for that context's sequences.
+
+        Raises:
+            BackendError: as said.
+        """
+        if other.n_seq_max != self.n_seq_max:
+            raise BackendError(
+                f"an assistant for {self.n_seq_max} sequences, its target has {other.n_seq_max}"
+            )
+        if any(other._length(seq) for seq in range(other.n_seq_max)):
+            raise BackendError("an assistant needs its target's cache to be empty at first")
 
     def _probe_removal(self) -> bool:
         """Whether the memory can drop a sequence's tail: decode two tokens, drop one.
@@ -361,3 +394,30 @@ class LlamaContext:
         self._api.llama_memory_clear(self._memory, True)
         self.busy_seconds, self._states.computed = 0.0, 0
         return removes
+
+
+def batch_rows(params: ContextParams) -> int:
+    """The most rows of a batch: never more than the caches hold, nothing is sized for more."""
+    rows = max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width)
+    return min(rows, max(params.n_ctx, _LEAST_CTX) * params.n_seq_max)
+
+
+def raw_context_params(api: ModuleType, p: ContextParams) -> Any:
+    """``llama_context_params`` for ``p``, but for ``other``."""
+    raw = api.llama_context_default_params()
+    raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
+    raw.n_seq_max = p.n_seq_max
+    raw.n_batch, raw.n_ubatch = batch_rows(p), p.n_ubatch
+    raw.n_outputs_max = p.n_seq_max * p.max_width
+    raw.n_outputs_max_per_seq = p.max_width
+    raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
+    raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
+    raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
+    raw.swa_full, raw.kv_unified = p.swa_full, p.kv_unified
+    raw.no_perf = True
+    raw.n_rs_seq = p.n_rs_seq
+    if p.mtp:
+        raw.ctx_type = _MTP
+    for name, value in p.rope:
+        setattr(raw, name, value)
+    return raw

@@ -24,13 +24,31 @@ class _Override(ctypes.Structure):
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that this build of llama.cpp computes on. Sizes in bytes; ``kind`` is cpu, gpu,
-    igpu (shares the host's memory), accel or meta."""
+    igpu (shares the host's memory), accel or meta. ``backend`` is the part of ggml that drives it
+    (CPU, CUDA, Metal …), ``bus`` its PCI address if it has one and tells it."""
 
     name: str
     description: str
     kind: str
     total: int
     free: int
+    backend: str = ""
+    bus: str = ""
+
+
+class _Props(ctypes.Structure):
+    """ggml-backend.h, struct ggml_backend_dev_props. The capabilities at its end are not read, but
+    need their room."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("memory_free", ctypes.c_size_t),
+        ("memory_total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("device_id", ctypes.c_char_p),
+        ("caps", ctypes.c_uint8 * 64),
+    )
 
 
 def list_devices() -> list[Device]:
@@ -41,12 +59,48 @@ def list_devices() -> list[Device]:
         return []
     devices = []
     for device in ggml.devices():
-        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
-        ggml.dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        kind = _DEVICE_KINDS.get(ggml.dev_type(device), "unknown")
-        name, description = ggml.dev_name(device), ggml.dev_description(device)
-        devices.append(Device(name.decode(), description.decode(), kind, total.value, free.value))
+        props = _Props()
+        ggml.dev_props(device, ctypes.byref(props))
+        registry = ggml.dev_registry(device)
+        devices.append(
+            Device(
+                name=_text(props.name),
+                description=_text(props.description),
+                kind=_DEVICE_KINDS.get(props.type, "unknown"),
+                total=props.memory_total,
+                free=props.memory_free,
+                backend=_text(ggml.registry_name(registry)) if registry else "",
+                bus=_text(props.device_id).lower(),
+            )
+        )
     return devices
+
+
+def list_backends() -> list[str]:
+    """The parts of ggml in this build (CPU, CUDA, Metal …), with or without a device."""
+    try:
+        return _ggml().backends()
+    except BackendError:
+        return []
+
+
+def buffer_type_facts(buffer_type: int) -> tuple[str, str, bool]:
+    """Name of a buffer type, name of its device, and whether that is the computer's memory.
+
+    Weights rearranged for the CPU say that they are not in host memory, for only their own code can
+    read them; their device tells.
+    """
+    ggml = _ggml()
+    name = _text(ggml.buft_name(buffer_type))
+    device = ggml.buft_device(buffer_type)
+    if not device:
+        return name, "CPU", True
+    is_cpu = _DEVICE_KINDS.get(ggml.dev_type(device)) in ("cpu", "accel")
+    return name, _text(ggml.dev_name(device)), bool(ggml.buft_is_host(buffer_type)) or is_cpu
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")
 
 
 def device_array(names: tuple[str, ...]) -> ctypes.Array[ctypes.c_void_p]:
@@ -102,7 +156,6 @@ class _Ggml:
 
     def __init__(self, registry: ctypes.CDLL, base: ctypes.CDLL) -> None:
         size, pointer, text = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
-        size_p = ctypes.POINTER(ctypes.c_size_t)
 
         def function(library: ctypes.CDLL, name: str, restype: Any, *argtypes: Any) -> Any:
             found = getattr(library, name)
@@ -112,15 +165,25 @@ class _Ggml:
         self._count = function(registry, "ggml_backend_dev_count", size)
         self._get = function(registry, "ggml_backend_dev_get", pointer, size)
         self.dev_name = function(base, "ggml_backend_dev_name", text, pointer)
-        self.dev_description = function(base, "ggml_backend_dev_description", text, pointer)
         self.dev_type = function(base, "ggml_backend_dev_type", ctypes.c_int, pointer)
-        self.dev_memory = function(base, "ggml_backend_dev_memory", None, pointer, size_p, size_p)
+        props = ctypes.POINTER(_Props)
+        self.dev_props = function(base, "ggml_backend_dev_get_props", None, pointer, props)
+        self.dev_registry = function(base, "ggml_backend_dev_backend_reg", pointer, pointer)
         self.dev_buffer_type = function(base, "ggml_backend_dev_buffer_type", pointer, pointer)
         self.buft_name = function(base, "ggml_backend_buft_name", text, pointer)
+        self.buft_device = function(base, "ggml_backend_buft_get_device", pointer, pointer)
+        self.buft_is_host = function(base, "ggml_backend_buft_is_host", ctypes.c_bool, pointer)
+        self.registry_name = function(base, "ggml_backend_reg_name", text, pointer)
+        self._n_registries = function(registry, "ggml_backend_reg_count", size)
+        self._registry = function(registry, "ggml_backend_reg_get", pointer, size)
 
     def devices(self) -> list[int]:
         """Pointers to all devices."""
         return [int(self._get(i)) for i in range(self._count())]
+
+    def backends(self) -> list[str]:
+        """Names of the registered backends."""
+        return [_text(self.registry_name(self._registry(i))) for i in range(self._n_registries())]
 
 
 @functools.cache

@@ -9,17 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
+from gguf_spec.backend.breakdown import size_lines
 from gguf_spec.backend.ggml import device_array, overrides_array
 from gguf_spec.backend.lib import Lib, load_lib
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.errors import BackendError, GgufSpecError, InputError, NoFitError
-from gguf_spec.hidden_states import MTP_ARCHS
+from gguf_spec.hidden_states import ASSISTANT_ARCH, CHAIN_ARCHS, MTP_ARCHS
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ALL_LAYERS = 1 << 20
+_NO_MEMORY = ("out of memory", "failed to allocate", "unable to allocate", "bad_alloc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class LlamaModel:
         params = params or ModelParams()
         self.has_mtp = params.load_mtp
         """Whether the tensors of the MTP head, if the file has one, are in memory."""
+        self.logged_sizes: list[str] = []
+        """What llama.cpp logged about the sizes of buffers."""
         self._handle: int | None = self._load(params, progress)
         self.load_seconds = perf_counter() - begun
         api = self.lib.api
@@ -153,8 +157,14 @@ class LlamaModel:
             return f"{self.path.name} has no MTP head"
         if not self.has_mtp:
             return f"the MTP head of {self.path.name} was not loaded"
+        if self.arch == ASSISTANT_ARCH:
+            return None
         if self.arch not in MTP_ARCHS:
             return f"llama.cpp does not compute the MTP heads of {self.arch} models"
+        if self.n_layer_nextn > 1 and self.arch not in CHAIN_ARCHS:
+            return (
+                f"llama.cpp computes one MTP head of {self.arch} models, not {self.n_layer_nextn}"
+            )
         return None
 
     def metadata(self, key: str) -> str | None:
@@ -178,6 +188,11 @@ class LlamaModel:
     def eos(self) -> int:
         """Id of the EOS token, -1 if there is none."""
         return int(self.lib.api.llama_vocab_eos(self._vocab))
+
+    @functools.cached_property
+    def eot(self) -> int:
+        """Id of the token that ends a turn, -1 if there is none."""
+        return int(self.lib.api.llama_vocab_eot(self._vocab))
 
     def is_end(self, token: int) -> bool:
         """Whether ``token`` ends a generation (llama.cpp's EOG: end of text, of turn …)."""
@@ -262,24 +277,7 @@ class LlamaModel:
 
     def _load(self, params: ModelParams, progress: Callable[[float], None] | None) -> int:
         api = self.lib.api
-        raw = api.llama_model_default_params()
-        raw.n_gpu_layers = _ALL_LAYERS if params.n_gpu_layers is None else params.n_gpu_layers
-        raw.split_mode = _SPLIT_MODES[params.split_mode]
-        raw.main_gpu = params.main_gpu
-        raw.load_mode = _load_mode(params)
-        raw.use_extra_bufts = params.repack
-        raw.load_mtp = params.load_mtp
-        # The model keeps these pointers, so we keep what they point to.
-        if params.tensor_split:
-            split = _float_array(params.tensor_split, int(api.llama_max_devices()))
-            self._arrays.append(split)
-            raw.tensor_split = split
-        if params.devices:
-            self._arrays.append(device_array(params.devices))
-            raw.devices = ctypes.addressof(self._arrays[-1])
-        if params.overrides:
-            self._arrays.append(overrides_array(params.overrides))
-            raw.tensor_buft_overrides = ctypes.addressof(self._arrays[-1])
+        raw = raw_model_params(api, params, self._arrays)
         watch = _LoadWatch(progress)
         raw.progress_callback = callback = api.llama_progress_callback(watch)
         mark = LOG.mark()
@@ -293,6 +291,7 @@ class LlamaModel:
             raise watch.error
         if not handle:
             raise load_error(f"libllama could not load {self.path.name}", mark, is_file=True)
+        self.logged_sizes = size_lines(mark)
         return int(handle)
 
 
@@ -321,13 +320,35 @@ def load_error(what: str, mark: int, *, is_file: bool = False) -> GgufSpecError:
     said = [line.strip() for level, line in LOG.since(mark) if level in ("warn", "error")]
     words = "; ".join(dict.fromkeys(said[-3:]))
     lowered = " ".join(said).lower()
-    if any(s in lowered for s in ("out of memory", "failed to allocate", "unable to allocate")):
+    if any(word in lowered for word in _NO_MEMORY):
         return NoFitError(
             f"{what}: not enough memory ({words})",
             hint="lower -g/--n-gpu-layers or -c/--ctx-size, or choose a smaller quantization",
         )
     kind = InputError if is_file else BackendError
     return kind(f"{what}{': ' + words if words else ''}", hint="--debug shows what llama.cpp said")
+
+
+def raw_model_params(api: ModuleType, params: ModelParams, keep: list[ctypes.Array[Any]]) -> Any:
+    """``llama_model_params`` for ``params``. The model keeps pointers into the arrays that are
+    added to ``keep``, which has to outlive it."""
+    raw = api.llama_model_default_params()
+    raw.n_gpu_layers = _ALL_LAYERS if params.n_gpu_layers is None else params.n_gpu_layers
+    raw.split_mode = _SPLIT_MODES[params.split_mode]
+    raw.main_gpu = params.main_gpu
+    raw.load_mode = _load_mode(params)
+    raw.use_extra_bufts = params.repack
+    raw.load_mtp = params.load_mtp
+    if params.tensor_split:
+        keep.append(_float_array(params.tensor_split, int(api.llama_max_devices())))
+        raw.tensor_split = keep[-1]
+    if params.devices:
+        keep.append(device_array(params.devices))
+        raw.devices = ctypes.addressof(keep[-1])
+    if params.overrides:
+        keep.append(overrides_array(params.overrides))
+        raw.tensor_buft_overrides = ctypes.addressof(keep[-1])
+    return raw
 
 
 def _load_mode(params: ModelParams) -> int:

@@ -29,7 +29,8 @@ class ContextParams:
 
     ``n_ctx`` is per sequence. ``max_width`` is the most rows with logits that one sequence may have
     in one decode, draft included: it sizes the logits buffers. ``rope`` holds llama.cpp's
-    ``rope_…`` and ``yarn_…`` fields that differ from the model's own.
+    ``rope_…`` and ``yarn_…`` fields that differ from the model's own. ``kv_unified`` puts all
+    sequences into one cache instead of one each.
 
     ``n_rs_seq`` asks for that many snapshots of a recurrent state, so that as many tokens can be
     removed; ``LlamaContext.n_rollback`` says how many there are. ``layers`` are the hidden states
@@ -51,6 +52,7 @@ class ContextParams:
     type_v: str = "f16"
     flash_attn: str = "auto"
     swa_full: bool = False
+    kv_unified: bool = False
     rope: tuple[tuple[str, float], ...] = ()
     n_rs_seq: int = 0
     layers: tuple[int, ...] = ()

@@ -38,6 +38,7 @@ class HiddenStates:
         self._context = context
         self._layers = frozenset(layers)
         self._own = own
+        self._views: dict[tuple[int, int, int], Rows] = {}
         self.computed = 0
         """Rows of the last batch."""
         if own and NEXTN in self._layers:
@@ -53,6 +54,7 @@ class HiddenStates:
             extra("llama_set_embeddings_layer_inp")(context, layer, True)
         if own or NEXTN in self._layers:
             extra("llama_set_embeddings_nextn")(context, True, own)
+        self._extra = extra
 
     def rows(self, layers: Sequence[int], row: int, n: int) -> Rows:
         """States of ``n`` rows from ``row`` on, shape [n, widths of ``layers`` summed]: a copy."""
@@ -61,46 +63,54 @@ class HiddenStates:
             raise BackendError(f"the states of layer {unknown[0]} are not switched on")
         if not 0 <= row <= row + n <= self.computed:
             raise BackendError(f"states of rows {row} to {row + n - 1}, computed: {self.computed}")
-        views = [self._layer(layer)[row : row + n] for layer in layers]
-        return np.concatenate(views, axis=1)
+        parts = [self._layer(layer, row, n) for layer in layers]
+        return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0].copy()
 
     def own(self, row: int) -> Rows:
         """The last state of batch row ``row``, which has logits: shape [n_embd_out], a view."""
         if not self._own:
             raise BackendError("the context does not keep states of its own")
-        get = self._model.lib.extra("llama_get_embeddings_nextn_ith")
-        pointer = get(self._context, row) if 0 <= row < self.computed else None
-        if not pointer:
+        get = self._extra("llama_get_embeddings_nextn_ith")
+        address = get(self._context, row) if 0 <= row < self.computed else None
+        if not address:
             raise BackendError(f"there is no state of row {row}")
-        return _view(pointer, 1, self._model.n_embd_out).reshape(-1)
+        state: Rows = self._view(address, 1, self._model.n_embd_out)[0]
+        return state
 
     def rows_of_encoder(self, n: int) -> Rows:
         """What the last ``llama_encode`` of ``n`` rows left: shape [n, n_embd_out], a view."""
-        pointer = self._model.lib.extra("llama_get_embeddings_nextn")(self._context)
-        if not self._own or not pointer:
+        address = self._extra("llama_get_embeddings_nextn")(self._context)
+        if not self._own or not address:
             raise BackendError("the context does not keep states of its own")
-        return _view(pointer, n, self._model.n_embd_out)
+        return self._view(address, n, self._model.n_embd_out)
 
-    def _layer(self, layer: int) -> Rows:
-        """All rows of one layer of the last batch, shape [computed, width]: a view."""
-        model = self._model
+    def _layer(self, layer: int, row: int, n: int) -> Rows:
+        """``n`` rows of one layer of the last batch from ``row`` on, shape [n, width]: a view."""
         if layer == NEXTN:
-            pointer = model.lib.extra("llama_get_embeddings_nextn")(self._context)
-            width = model.n_embd_out
+            address = self._extra("llama_get_embeddings_nextn")(self._context)
+            width = self._model.n_embd_out
         else:
-            pointer = model.lib.extra("llama_get_embeddings_layer_inp")(self._context, layer)
-            width = model.n_embd
-        if not pointer:
+            address = self._extra("llama_get_embeddings_layer_inp")(self._context, layer)
+            width = self._model.n_embd
+        if not address:
             raise BackendError(f"libllama has no states of layer {layer}")
-        return _view(pointer, self.computed, width)
+        return self._view(address + _FLOAT * row * width, n, width)
+
+    def _view(self, address: int, n: int, width: int) -> Rows:
+        """``n`` rows of ``width`` floats from ``address`` on. Views are kept: libllama's buffers
+        stay where they are for many decodes, and making a view costs more than using it."""
+        key = address, n, width
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) > _MOST_VIEWS:
+                self._views.clear()
+            buffer: Any = (ctypes.c_float * (n * width)).from_address(address)
+            view = self._views[key] = np.frombuffer(buffer, np.float32).reshape(n, width)
+        return view
 
 
 # DFlash drafts with a selector hand out a lattice where other models have their last state.
 _OWN_LAYERS = frozenset(["dflash"])
 
-
-def _view(pointer: Any, n: int, width: int) -> Rows:
-    """``n`` rows of ``width`` floats from ``pointer`` on."""
-    address = ctypes.addressof(pointer.contents)
-    buffer: Any = (ctypes.c_float * (n * width)).from_address(address)
-    return np.frombuffer(buffer, np.float32).reshape(n, width)
+_FLOAT = ctypes.sizeof(ctypes.c_float)
+_MOST_VIEWS = 1024

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 _CONTEXT = _MODEL = ctypes.c_void_p
-_FLOATS = ctypes.POINTER(ctypes.c_float)
+_ADDRESS = ctypes.c_void_p  # of floats, as an integer: pointer objects cost more than the call
 _I32S = ctypes.POINTER(ctypes.c_int32)
 _I32, _U32, _BOOL = ctypes.c_int32, ctypes.c_uint32, ctypes.c_bool
 
@@ -32,6 +32,12 @@ class Symbol:
     feature: str
 
 
+class MapObject(ctypes.Structure):
+    """Room for a ``std::map`` that is returned by value; 48 bytes are the most that one takes."""
+
+    _fields_ = (("words", ctypes.c_size_t * 6),)
+
+
 SYMBOLS = {
     "llama_set_embeddings_nextn": Symbol(
         "_Z26llama_set_embeddings_nextnP13llama_contextbb",
@@ -43,16 +49,23 @@ SYMBOLS = {
     "llama_get_embeddings_nextn": Symbol(
         "_Z26llama_get_embeddings_nextnP13llama_context",
         "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z",
-        _FLOATS,
+        _ADDRESS,
         (_CONTEXT,),
         _NEXTN,
     ),
     "llama_get_embeddings_nextn_ith": Symbol(
         "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
         "?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z",
-        _FLOATS,
+        _ADDRESS,
         (_CONTEXT, _I32),
         _NEXTN,
+    ),
+    "llama_set_nextn_layer_offset": Symbol(
+        "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+        "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z",
+        None,
+        (_CONTEXT, _I32),
+        "drafting with several MTP heads one after the other",
     ),
     "llama_set_embeddings_layer_inp": Symbol(
         "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
@@ -64,7 +77,7 @@ SYMBOLS = {
     "llama_get_embeddings_layer_inp": Symbol(
         "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
         "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
-        _FLOATS,
+        _ADDRESS,
         (_CONTEXT, _U32),
         _LAYERS,
     ),
@@ -88,6 +101,16 @@ SYMBOLS = {
         _I32,
         (_MODEL,),
         "drafting with DFlash files that have a selector",
+    ),
+    "llama_get_memory_breakdown": Symbol(
+        "_Z26llama_get_memory_breakdownPK13llama_context",
+        "?llama_get_memory_breakdown@@YA?AV?$map@PEAUggml_backend_buffer_type@@"
+        "Ullama_memory_breakdown_data@@U?$less@PEAUggml_backend_buffer_type@@@std@@"
+        "V?$allocator@U?$pair@QEAUggml_backend_buffer_type@@Ullama_memory_breakdown_data@@@std@@@4@"
+        "@std@@PEBUllama_context@@@Z",
+        MapObject,
+        (_CONTEXT,),
+        "comparing planned with allocated memory",
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gguf_spec.cli.output import Output
-from gguf_spec.cli.summary import exact_line, setup_line
+from gguf_spec.cli.summary import counted, exact_line, setup_line
 
 if TYPE_CHECKING:
     from gguf_spec.generation import Generation, GenerationParams
@@ -120,7 +121,26 @@ def stream(
             out.text(delta.text)
             shown += len(delta.text)
     out.text(generation.text[shown:])  # what cancelling gave back
+    for event in generation.events:
+        if out.debug and event.trace:
+            out.say(event.trace.rstrip())
     return generation
+
+
+def audited_text(generation: Generation, out: Output) -> str:
+    """Score the answer again in plain decoding, and tell what came of it."""
+    with out.wait("scoring the answer again"):
+        result = generation.audit()
+    model = generation.session.model
+    lines = [f"audit: {counted(result.checked, 'token')} checked, {result.verdict}"]
+    for one in result.differing:
+        token, expected = (model.special_text(t) for t in (one.token, one.expected))
+        gap = "is forbidden there" if one.gap == math.inf else f"is behind by {one.gap:.4g}"
+        lines.append(
+            f"  token {one.index}: plain decoding has {expected!r} ({one.expected}); {token!r} "
+            f"({one.token}) {gap}, widths of batches make {result.noise:.4g}"
+        )
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from gguf_spec.cli.options import DebugOpt, ModelOptions, PredictOpt, QuietOpt, WhereArg, examples
+from gguf_spec.cli.options import (
+    DebugOpt,
+    GrammarOptions,
+    ModelOptions,
+    PredictOpt,
+    QuietOpt,
+    WhereArg,
+    examples,
+)
 from gguf_spec.cli.output import Output
 
 EPILOG = examples(
@@ -18,6 +26,7 @@ def chat(
     where: WhereArg = None,
     n_predict: PredictOpt = None,
     options: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
+    grammar: GrammarOptions = GrammarOptions(),  # noqa: B008 (frozen)
     quiet: QuietOpt = False,
     debug: DebugOpt = False,
 ) -> None:
@@ -28,15 +37,20 @@ def chat(
     """
     from gguf_spec.cli.answer import open_session, prepare_setup, warn_about_template
     from gguf_spec.cli.choice import make_profile, profile_name
+    from gguf_spec.cli.constraint import Constraint
     from gguf_spec.cli.conversation import Conversation
     from gguf_spec.cli.lines import LineReader
 
     out = Output.of(quiet=quiet, debug=debug)
-    setup = prepare_setup(make_profile(where, options), out, name=profile_name(where, options))
+    profile = make_profile(where, options)
+    constraint = Constraint.of(grammar)
+    setup = prepare_setup(profile, out, name=profile_name(where, options))
     with open_session(setup, out) as session:
         warn_about_template(session, out)
         max_tokens = None if n_predict is None or n_predict < 0 else n_predict
         conversation = Conversation(session, out, max_tokens)
+        if constraint is not None:
+            conversation.mask = constraint.mask(session, profile)
         reader = LineReader()
         out.note("Type a message; /help lists the commands, /exit leaves.")
         while not conversation.ended and (line := reader.read()) is not None:

@@ -29,6 +29,7 @@ _OPTIONS = {
     "spec.n_max": "--spec-draft-n-max",
     "spec.n_min": "--spec-draft-n-min",
     "spec.p_min": "--spec-draft-p-min",
+    "spec.verify": "--verify",
     "sampling.temperature": "--temp",
     "sampling.top_k": "--top-k",
     "sampling.top_p": "--top-p",
@@ -167,6 +168,8 @@ def _looks_like_path(text: str) -> bool:
 
 def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, object]]:
     """The keys that the options set."""
+    from gguf_spec.profile import DRAFT_TYPES
+
     given: dict[str, object] = {
         "target.model": options.model,
         "target.n_ctx": _word(options.ctx_size),
@@ -177,6 +180,7 @@ def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, obje
         "target.devices": options.device,
         "target.tensor_split": options.tensor_split,
         "spec.types": options.spec_type and options.spec_type.split(","),
+        "spec.verify": options.verify,
         "spec.control": False if options.fixed else None,
         "spec.exact": True if options.exact else None,
         "sampling.temperature": options.temp,
@@ -198,7 +202,7 @@ def _values(profile: Profile, options: ModelOptions) -> Iterator[tuple[str, obje
         if value is not None:
             yield f"spec.{name}", value
             # A draft's own table would win over [spec], and the command line wins over both.
-            for table in ("draft", "draft-simple"):
+            for table in ("draft", *DRAFT_TYPES):
                 if name in getattr(profile.spec, table.replace("-", "_")).model_fields_set:
                     yield f"spec.{table}.{name}", value
 

@@ -12,6 +12,7 @@ from gguf_spec.cli.prompts import read_text
 from gguf_spec.cli.summary import answer_line, draft_line
 from gguf_spec.errors import GgufSpecError, PromptError, UsageError
 from gguf_spec.profile import Sampling, apply_overrides
+from gguf_spec.sampling import Mask
 from gguf_spec.session import Session
 from gguf_spec.setup import NOT_YET
 
@@ -25,6 +26,8 @@ class Conversation:
         self.ended = False
         self.messages: list[dict[str, str]] = []
         """User and assistant in turn; the system message is the profile's."""
+        self.mask: Mask | None = None
+        """What a grammar allows the answers to be."""
         self._session = session
         self._out = out
         self._max_tokens = max_tokens
@@ -77,7 +80,10 @@ class Conversation:
             [*system, *self.messages, user], **template_arguments(self._profile)
         )
         params = session.params(
-            self._profile, max_tokens=self._max_tokens, predicted=self._predicted
+            self._profile,
+            max_tokens=self._max_tokens,
+            predicted=self._predicted,
+            mask=self.mask,
         )
         generation = stream(session, prompt, params, self._out)
         if generation.text and not generation.text.endswith("\n"):
@@ -216,4 +222,5 @@ def _total(reports: list[dict[str, Any]]) -> dict[str, Any]:
             sums = by_type.setdefault(kind, dict.fromkeys(names, 0))
             for name in names:
                 sums[name] += counts[name]
-    return {**total, "types": reports[-1]["spec"]["types"], "by_type": by_type}
+    types = dict.fromkeys(kind for report in reports for kind in report["spec"]["types"])
+    return {**total, "types": list(types), "by_type": by_type}

@@ -36,9 +36,20 @@ def _told(record: Mapping[str, Any]) -> str:
     rows["platform"] = record["platform"]
     rows["CPU threads"] = record["n_threads"]
     rows["RAM"] = f"{bytes_text(memory['total'])}, {bytes_text(memory['available'])} available"
+    if memory["limited_by"]:
+        rows["RAM"] = f"{rows['RAM']} (limited by {memory['limited_by']})"
+    rows["backends"] = ", ".join(record["backends"]) or None
     for device in record["devices"]:
-        about = f"{device['description']} ({device['kind']})"
-        rows[f"device {device['name']}"] = f"{about}, {bytes_text(device['free'])} free"
+        rows[f"device {device['name']}"] = _device(device)
+    for gpu in record["unusable_gpus"]:
+        about = f"{gpu['name']}, driver {gpu['driver'] or 'none'}"
+        if gpu["total"]:
+            about += f", {bytes_text(gpu['total'])}"
+        rows[f"not used {gpu['bus']}"] = about
+    for number, note in enumerate(record["notes"], 1):
+        rows[f"note {number}"] = note
+    if record["memory_account"] is not None:
+        rows["memory account"] = _account(record["memory_account"])
     rows["system info"] = record["system_info"]
     for symbol, feature in record["missing_features"].items():
         rows[f"lacks {symbol}"] = feature
@@ -52,3 +63,22 @@ def _told(record: Mapping[str, Any]) -> str:
     for problem in record["problems"]:
         lines.append(f"\nproblem: {problem['message']}\n    fix: {problem['fix']}")
     return printable("\n".join(lines if record["problems"] else [*lines, "\nno problems found"]))
+
+
+def _device(device: Mapping[str, Any]) -> str:
+    from gguf_spec.cli.summary import bytes_text
+
+    about = f"{device['description']} ({device['kind']})"
+    about += f", {bytes_text(device['free'])} of {bytes_text(device['total'])} free"
+    if device["kind"] == "igpu" or (device["unified"] and device["kind"] != "cpu"):
+        about += ", shared with the CPU"
+    if device["bandwidth"]:
+        about += f", {device['bandwidth'] / 1e9:.0f} GB/s"
+    return about
+
+
+def _account(account: Mapping[str, Any]) -> str:
+    """How libllama's own counts of bytes are read."""
+    if not account["available"]:
+        return "from llama.cpp's log, rounded to 0.01 MiB"
+    return f"exact, by walking {account['layout']}{'' if account['tested'] else ' (not tested)'}"

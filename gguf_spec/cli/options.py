@@ -99,6 +99,16 @@ SpecPMinOpt = Annotated[
         help="A draft model stops at a token less likely than P.",
     ),
 ]
+VerifyOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--verify",
+        metavar="match|residual|auto",
+        callback=values.verify_rule,
+        help="match: the text of the seed, as without drafts. residual: another text of the same "
+        "distribution, with more drafts accepted at a temperature. auto: whichever accepts more.",
+    ),
+]
 FixedOpt = Annotated[
     bool, typer.Option("--fixed", help="Always draft as much as allowed, without measuring.")
 ]
@@ -268,6 +278,20 @@ PredictOpt = Annotated[
         help="Most tokens in an answer; -1: unlimited.",
     ),
 ]
+GrammarOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--grammar", metavar="FILE", help="Allow only what this grammar (GBNF) describes."
+    ),
+]
+JsonSchemaOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema",
+        metavar="FILE",
+        help="Allow only JSON that is valid by this schema. With --think on, behind the reasoning.",
+    ),
+]
 JsonOpt = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
 ]
@@ -293,6 +317,7 @@ class ModelOptions:
     spec_draft_n_max: SpecMaxOpt = None
     spec_draft_n_min: SpecMinOpt = None
     spec_draft_p_min: SpecPMinOpt = None
+    verify: VerifyOpt = None
     fixed: FixedOpt = False
     exact: ExactOpt = False
     ctx_size: CtxSizeOpt = None
@@ -312,3 +337,11 @@ class ModelOptions:
     system: SystemOpt = None
     think: ThinkOpt = None
     settings: SetOpt = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrammarOptions:
+    """What an answer may be."""
+
+    grammar: GrammarOpt = None
+    json_schema: JsonSchemaOpt = None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gguf_spec.cli import values
 from gguf_spec.cli.options import (
     DebugOpt,
+    GrammarOptions,
     JsonOpt,
     ModelOptions,
     PredictOpt,
@@ -29,6 +31,7 @@ EPILOG = examples(
     "gguf-spec run hf:owner/repo:Q4_K_M -d hf:owner/small:Q8_0 -f prompt.txt",
     'cat notes.txt | gguf-spec run -p "Summarize:" -n -1 > summary.txt',
     'gguf-spec run model.gguf -p "Rename x to y: ..." --predict-file code.py   expect the old text',
+    'gguf-spec run model.gguf -p "Invent a person." --json-schema person.json',
     'gguf-spec run model.gguf --raw -p "Once upon a time" --json',
 )
 N_PREDICT = 256
@@ -59,6 +62,21 @@ RawOpt = Annotated[
         "--raw", help="Send the prompt as it is, special tokens parsed, without a chat template."
     ),
 ]
+LogprobsOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--logprobs",
+        metavar="N",
+        callback=values.whole(0, 20),
+        help="With --json: the log-probability of each token, and the N likeliest in its place.",
+    ),
+]
+AuditOpt = Annotated[
+    bool,
+    typer.Option(
+        "--audit", help="Score the answer again in plain decoding, and report tokens that differ."
+    ),
+]
 
 
 def run(
@@ -70,6 +88,9 @@ def run(
     n_predict: PredictOpt = N_PREDICT,
     predict_file: PredictFileOpt = None,
     options: ModelOptions = ModelOptions(),  # noqa: B008 (frozen)
+    grammar: GrammarOptions = GrammarOptions(),  # noqa: B008 (frozen)
+    logprobs: LogprobsOpt = None,
+    audit: AuditOpt = False,
     as_json: JsonOpt = False,
     quiet: QuietOpt = False,
     debug: DebugOpt = False,
@@ -80,23 +101,26 @@ def run(
     unless --raw is given. Ctrl-C ends the answer and keeps what there is.
     """
     from gguf_spec.cli.answer import (
+        audited_text,
         open_session,
         predicted_tokens,
         prepare_setup,
-        show_warnings,
         stream,
     )
     from gguf_spec.cli.choice import make_profile, profile_name
+    from gguf_spec.cli.constraint import Constraint
     from gguf_spec.cli.prompts import PromptSource, read_text
-    from gguf_spec.cli.summary import answer_line
 
     if raw and options.system is not None:
         raise UsageError("--raw sends no system message", hint="leave --system or --raw out")
+    if logprobs is not None and not as_json:
+        raise UsageError("--logprobs are part of the JSON document", hint="add --json")
     out = Output.of(as_json=as_json, quiet=quiet, debug=debug)
     source = PromptSource.of(prompt, file)
     profile = make_profile(where, options)
     text = source.read(raw=raw)
     expected = None if predict_file is None else read_text(predict_file, "--predict-file", raw=raw)
+    constraint = Constraint.of(grammar)
     setup = prepare_setup(profile, out, name=profile_name(where, options))
     with open_session(setup, out) as session:
         tokens = _tokens(session, profile, text, raw, out)
@@ -105,10 +129,21 @@ def run(
             predicted=()
             if expected is None
             else predicted_tokens(session, expected, "--predict-file", out.warning),
+            mask=constraint and constraint.mask(session, profile, raw=raw),
+            logprobs=logprobs,
         )
         generation = stream(session, tokens, params, out)
+        audited = audited_text(generation, out) if audit else None
         report = generation.report()
-    if as_json:
+    _tell(session, report, audited, out)
+
+
+def _tell(session: Session, report: dict[str, Any], audited: str | None, out: Output) -> None:
+    """What follows the text of an answer, and the exit code."""
+    from gguf_spec.cli.answer import show_warnings
+    from gguf_spec.cli.summary import answer_line
+
+    if out.mode == "json":
         print_json(report)
     elif report["text"] and not report["text"].endswith("\n"):
         out.text("\n")
@@ -116,8 +151,12 @@ def run(
     if is_terminal(sys.stdout):
         out.note("")
     out.note(answer_line(report))
+    if audited is not None:
+        out.say(audited)
     if report["finish_reason"] == "cancelled":
         raise typer.Exit(130)
+    if audited is not None and report["audit"]["verdict"] == "broken":
+        raise typer.Exit(1)
 
 
 def _tokens(session: Session, profile: Profile, text: str, raw: bool, out: Output) -> list[int]:

@@ -65,6 +65,8 @@ def answer_line(report: Mapping[str, Any], *, title: str = "") -> str:
     parts.append([prompt])
     if spec["types"]:
         parts.append(_drafts(spec))
+    if spec["exactness"] != "seed-exact":
+        parts.append([spec["exactness"]])
     if report["finish_reason"] != "stop":
         parts.append([{"length": "cut by length"}.get(report["finish_reason"], "cancelled")])
     return _filled(parts, title)

@@ -115,6 +115,13 @@ def on_off_auto(value: str | None) -> str | None:
     return value
 
 
+def verify_rule(value: str | None) -> str | None:
+    """``match``, ``residual`` or ``auto``."""
+    if value is not None and value not in ("match", "residual", "auto"):
+        raise typer.BadParameter(f"{value!r} is none of match, residual, auto")
+    return value
+
+
 def texts(value: list[str] | None) -> list[str] | None:
     """Texts, none of them empty."""
     if value and "" in value:

@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.history import History
-from gguf_spec.sampling import Sampler
+from gguf_spec.sampling import Drawn, Row, Sampler
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may come next, and who says so. An empty draft is plain decoding."""
+    """Tokens that may come next, and who says so. An empty draft is plain decoding.
+
+    ``match`` is of a draft that was copied: how many tokens before it agree, as far as was looked.
+    Where the drafter drew by chance of its own, ``drawn`` are the tokens with the distributions
+    that it drew them from.
+    """
 
     tokens: Sequence[int]
     source: str
+    match: int = 0
+    drawn: Sequence[Drawn] = ()
+
+
+class Draws:
+    """A draft in the making: its tokens are chosen one after the other from rows of logits.
+
+    Each is drawn as ``sampler`` says, for its position after ``history`` and with the text to look
+    back on, the tokens drafted before it included. One with less probability than ``p_min`` ends
+    the draft.
+    """
+
+    def __init__(self, history: History, sampler: Sampler, p_min: float) -> None:
+        self.tokens: list[int] = []
+        self._sampler = sampler
+        self._p_min = p_min
+        self._position = len(history)
+        self._recent = history[-sampler.lookback :] if sampler.lookback else []
+        self._drawn: list[Drawn] = []
+
+    def next(self, logits: Row) -> int | None:
+        """The next token, drawn from ``logits`` of shape [n_vocab]; None ends the draft."""
+        n = len(self.tokens)
+        previous = [*self._recent, *self.tokens] if self._recent else self._recent
+        drawn = self._sampler.propose(logits, self._position + n, previous, n, self._p_min)
+        if drawn is None:
+            return None
+        self.tokens.append(drawn.token)
+        if drawn.probs is not None:
+            self._drawn.append(drawn)
+        return drawn.token
+
+    def draft(self, source: str) -> Draft:
+        """What there is."""
+        return Draft(self.tokens, source, drawn=self._drawn)
 
 
 class Drafter(Protocol):
@@ -37,8 +77,11 @@ class Drafter(Protocol):
         """The target has just decoded ``run`` of this sequence, prefill included."""
 
     def draft(self, limit: int, sampler: Sampler) -> Draft:
-        """At most ``limit`` tokens to follow the history. ``sampler`` is the target's own: the same
-        noise makes the drafter's choices agree with the target's."""
+        """At most ``limit`` tokens to follow the history.
+
+        ``sampler`` says how to draw them: see ``Draws``. Only what precedes a token may decide
+        whether it is drawn, and what was drawn is handed over, to be tested.
+        """
 
     def accept(self, n_accepted: int) -> None:
         """The history has grown by ``n_accepted`` drafted tokens and the target's next one."""
@@ -63,9 +106,33 @@ class StatesDrafter(Drafter, Protocol):
         cache: how many of them it may keep, at most, for the drafter to see all that it misses."""
 
 
-def reusable(drafters: Iterable[Drafter], prompt: Sequence[int], keep: int) -> int:
-    """How many of ``keep`` cached tokens the target may keep for all ``drafters``."""
-    for drafter in drafters:
-        if isinstance(drafter, StatesDrafter):
-            keep = drafter.reusable(prompt, keep)
-    return keep
+@runtime_checkable
+class Rebuildable(Drafter, Protocol):
+    """A drafter with a context that can be made anew in the middle of a generation."""
+
+    def rebuild(self) -> None:
+        """Throw away what the drafter has cached of the history, and begin again with what can
+        still be had without a decode of the target. Called between ``accept`` and ``draft``."""
+
+
+class Absent:
+    """In place of a drafter that failed: it offers nothing."""
+
+    def __init__(self, spec_type: str) -> None:
+        self.spec_type = spec_type
+
+    def begin(self, history: History) -> None:
+        """Nothing to begin."""
+
+    def observe(self, target: ModelContext, run: Run) -> None:
+        """Nothing to see."""
+
+    def draft(self, limit: int, sampler: Sampler) -> Draft:
+        """No tokens."""
+        return Draft((), self.spec_type)
+
+    def accept(self, n_accepted: int) -> None:
+        """Nothing to accept."""
+
+    def close(self) -> None:
+        """Nothing to close."""

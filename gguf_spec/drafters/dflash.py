@@ -33,9 +33,10 @@ import numpy as np
 
 from gguf_spec.block_format import BlockFormat
 from gguf_spec.context import Run
+from gguf_spec.drafters.base import Draws
 from gguf_spec.drafters.hidden import HeadContext, HeadDrafter, Rows
 from gguf_spec.errors import InputError
-from gguf_spec.sampling import Row, Sampler, probability
+from gguf_spec.sampling import Row
 
 
 class BlockContext(HeadContext, Protocol):
@@ -87,8 +88,8 @@ class DFlash(HeadDrafter):
         self._n_pairs = end
         return states
 
-    def _continue(self, tokens: list[int], last: int, limit: int, sampler: Sampler) -> None:
-        """Draft into ``tokens`` with a block behind position ``last``."""
+    def _continue(self, draws: Draws, last: int, limit: int) -> None:
+        """Draft into ``draws`` with a block behind position ``last``."""
         context, first = self._blocks, self._form.first_row
         n = min(limit, self._n_max, context.n_ctx - (last + 1) - first)
         if n <= 0:
@@ -97,59 +98,62 @@ class DFlash(HeadDrafter):
             self._decode(min(self._n_pairs + context.n_ubatch, last + 1))
         block = [self._history[last + 1], *[self._form.mask] * (n + first - 1)]
         context.decode([Run(self._seq, last + 1, block, len(block))])
-        self._read(tokens, range(first, len(block)), sampler)
+        self._read(draws, range(first, len(block)))
         if context.remove(self._seq, last + 1):
             self._rows.drop(last)
         else:
             self._forget()
 
-    def _read(self, tokens: list[int], rows: Iterable[int], sampler: Sampler) -> None:
+    def _read(self, draws: Draws, rows: Iterable[int]) -> None:
         """Choose a token from each of ``rows`` of the block, until one is not worth it."""
-        history, context = self._history, self._blocks
-        recent = history[-sampler.lookback :] if sampler.lookback else []
         for row in rows:
             logits = self._logits(row)
-            if logits is None:
+            token = None if logits is None else draws.next(logits)
+            if token is None or self._blocks.is_end(token):
                 return
-            previous = [*recent, *tokens] if recent else recent
-            token = sampler.sample(logits, len(history) + len(tokens), previous)
-            if not self._keeps(token, logits):
-                return
-            tokens.append(token)
-            if context.is_end(token):
-                return
+            self._took(token)
 
     def _logits(self, row: int) -> Row | None:
         """Logits of a slot, shape [n_vocab]; None to end the draft before it."""
         return self._blocks.logits(row)
 
-    def _keeps(self, token: int, logits: Row) -> bool:
-        return self._p_min <= 0.0 or probability(logits, token) >= self._p_min
+    def _took(self, token: int) -> None:
+        """The slot that ``_logits`` was asked for last was given ``token``."""
 
 
 class DSpark(DFlash):
     """``draft-dspark``. ``p_min`` is compared with the head's confidence in a slot, the probability
     that the target will accept it, and not with the token's own."""
 
+    def __init__(
+        self,
+        context: BlockContext,
+        form: BlockFormat,
+        needs: Sequence[int],
+        seq: int = 0,
+        *,
+        p_min: float = 0.0,
+    ) -> None:
+        super().__init__(context, form, needs, seq, p_min=p_min)
+        self._least_confidence, self._p_min = p_min, 0.0
+
     def _logits(self, row: int) -> Row | None:
+        least = self._least_confidence
         # The confidence of a slot fills the whole row of a state.
-        if self._p_min > 0.0 and float(self._blocks.own_state(row)[0]) < self._p_min:
+        if least > 0.0 and float(self._blocks.own_state(row)[0]) < least:
             return None
         return self._blocks.logits(row)
-
-    def _keeps(self, token: int, logits: Row) -> bool:
-        return True
 
 
 class DFlash2(DFlash):
     """``draft-dflash`` with a selector. ``p_min`` is compared with the probability of a token among
     the candidates of its slot."""
 
-    def _read(self, tokens: list[int], rows: Iterable[int], sampler: Sampler) -> None:
+    def _read(self, draws: Draws, rows: Iterable[int]) -> None:
         self._place = 0  # of the token before, among its slot's candidates
         self._candidates = np.empty(0, np.int64)
         self._row = np.full(self._blocks.n_vocab, -np.inf, np.float32)
-        super()._read(tokens, rows, sampler)
+        super()._read(draws, rows)
 
     def _logits(self, row: int) -> Row | None:
         """The scores of the candidates; all other tokens have minus infinity.
@@ -164,9 +168,8 @@ class DFlash2(DFlash):
         self._row[self._candidates] = scores
         return self._row
 
-    def _keeps(self, token: int, logits: Row) -> bool:
+    def _took(self, token: int) -> None:
         self._place = int((self._candidates == token).argmax())
-        return super()._keeps(token, logits)
 
 
 def block_params(target: object, form: BlockFormat, n_max: int, p_min: float) -> dict[str, Any]:

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gguf_spec.context import ModelContext, Run, StatesContext
-from gguf_spec.drafters.base import Draft
+from gguf_spec.drafters.base import Draft, Draws
 from gguf_spec.history import History
-from gguf_spec.sampling import Row, Sampler, probability
+from gguf_spec.sampling import Row, Sampler
 
 Rows = NDArray[np.float32]
 
@@ -104,7 +104,9 @@ class HeadDrafter:
 
     The head reads nothing until it is asked: states wait in a buffer, and when as many have come
     as fit into a batch, they are decoded. States of rejected tokens never get there. Where states
-    are missing, because the target kept its cache and the head did not, there are no drafts.
+    are missing, because the target kept its cache and the head did not, there are no drafts: a head
+    with a gap in its text would go on as if nothing were missing. Only ``rebuild`` begins anew in
+    the middle of a text, where a cache that is wrong leaves nothing better.
     """
 
     spec_type: str
@@ -120,8 +122,10 @@ class HeadDrafter:
         self._history = History()
         self._text: list[int] = []
         """The tokens behind what the cache and the buffer hold."""
+        self._first_pair = 0
+        """Position of the first pair in the cache: 0 unless the cache was rebuilt."""
         self._n_pairs = 0
-        """Pairs in the cache."""
+        """Position after the last pair in the cache, which has all from ``_first_pair`` on."""
         self._rows = RowBuffer()
         context.clear(seq)
 
@@ -156,16 +160,16 @@ class HeadDrafter:
         """See ``Drafter``."""
         last = len(self._history) - 1 - self.shift  # the pair of the newest token
         limit = min(limit, self._context.n_ctx - last)
-        tokens: list[int] = []
-        if limit > 0 and len(self._history) > 1:
+        draws = Draws(self._history, sampler, self._p_min)
+        if limit > 0 and len(self._history) > 1 and last >= self._first_pair:
             try:
                 self._keep_pairs(last)
                 if self._has_rows(last + 1):
-                    self._continue(tokens, last, limit, sampler)
+                    self._continue(draws, last, limit)
             except BaseException:
                 self._forget()
                 raise
-        return Draft(tokens, self.spec_type)
+        return draws.draft(self.spec_type)
 
     def accept(self, n_accepted: int) -> None:
         """Forget the states of rejected tokens."""
@@ -175,6 +179,22 @@ class HeadDrafter:
         self._text += self._history[len(self._text) :]
         self._flush(n_decoded)
 
+    def rebuild(self) -> None:
+        """Begin with an empty cache and the state of the newest token that the target has decoded.
+
+        Earlier states are gone, and having the target compute them again would cost it a prefill.
+        libllama lets an empty cache begin at any position, and rotary positions are relative: a
+        head that reads on from here is soon as good as one whose prompt began here.
+        """
+        n_decoded = len(self._history) - 1
+        newest = self._rows.end == n_decoded > self._rows.start
+        row = self._rows.get(n_decoded - 1, n_decoded).copy() if newest else None
+        self._rows = RowBuffer()
+        if row is not None:
+            self._rows.put(n_decoded - 1, row)
+        self._context.clear(self._seq)
+        self._first_pair = self._n_pairs = n_decoded + int(row is None) - self.shift
+
     def close(self) -> None:
         """Nothing to give back: the context belongs to whoever made it."""
         self._forget()
@@ -183,27 +203,22 @@ class HeadDrafter:
         """What the head decodes for rows of the target, shape [n, widths of ``needs`` summed]."""
         return states
 
-    def _continue(self, tokens: list[int], last: int, limit: int, sampler: Sampler) -> None:
-        """Draft into ``tokens`` from pair ``last`` on."""
-        context, history = self._context, self._history
+    def _continue(self, draws: Draws, last: int, limit: int) -> None:
+        """Draft into ``draws`` from pair ``last`` on."""
+        context = self._context
         while last + 1 - self._n_pairs > context.n_ubatch:
             self._decode(self._n_pairs + context.n_ubatch)
         state = self._decode(last + 1, outputs=True)
-        recent = history[-sampler.lookback :] if sampler.lookback else []
         while True:
-            logits = context.logits(0)
-            previous = [*recent, *tokens] if recent else recent
-            token = sampler.sample(logits, len(history) + len(tokens), previous)
-            if self._p_min > 0.0 and probability(logits, token) < self._p_min:
-                break
-            tokens.append(token)
-            if len(tokens) == limit or context.is_end(token):
+            token = draws.next(context.logits(0))
+            n = len(draws.tokens)
+            if token is None or n == limit or context.is_end(token):
                 break
             state = context.own_state(0).reshape(1, -1)
-            context.decode_states(Run(self._seq, last + len(tokens), [token], 1), state)
-        self._n_pairs = last + 1 + len(tokens)  # at most
+            context.decode_states(Run(self._seq, last + n, [token], 1), state)
+        self._n_pairs = last + 1 + n  # at most
         self._keep_pairs(last + 1)
-        self._rows.drop(len(history) - 2)
+        self._rows.drop(len(self._history) - 2)
 
     def _decode(self, end: int, *, outputs: bool = False) -> Rows:
         """Put pairs up to ``end``, exclusive, into the cache; at most a batch of them.
@@ -254,15 +269,19 @@ class HeadDrafter:
 
     def _keep_pairs(self, n: int) -> None:
         """Drop cached pairs from ``n`` on."""
-        if n < self._n_pairs:
-            if not self._context.remove(self._seq, n):
-                self._context.clear(self._seq)
-                n = 0
-            self._n_pairs = n
+        if n >= self._n_pairs:
+            return
+        if n <= self._first_pair:
+            self._context.clear(self._seq)
+            self._first_pair = n
+        elif not self._context.remove(self._seq, n):
+            self._context.clear(self._seq)
+            self._first_pair = n = 0
+        self._n_pairs = n
 
     def _forget(self) -> None:
         self._context.clear(self._seq)
-        self._n_pairs = 0
+        self._first_pair = self._n_pairs = 0
         self._rows = RowBuffer()
         self._text = []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.folders import home_cache_dir
-from gguf_spec.header import SPLIT_NAME, ModelInfo, combine, parse
+from gguf_spec.header import SPLIT_NAME, ModelInfo, join_parts, parse
 from gguf_spec.hub.header_cache import HeaderCache, detached, unwritable, write_whole
 from gguf_spec.hub.ranges import StreamSource, body_of
 from gguf_spec.hub.web import Reply, Web
@@ -60,7 +60,7 @@ def read_remote_model(web: Web, cache: HeaderCache, files: Sequence[RemoteFile])
     if len(files) == 1:
         return read_remote(web, cache, files[0])
     with ThreadPoolExecutor(min(PARALLEL, len(files))) as pool:
-        return combine(list(pool.map(lambda file: read_remote(web, cache, file), files)))
+        return join_parts(list(pool.map(lambda file: read_remote(web, cache, file), files)))
 
 
 def address_parts(url: str) -> list[RemoteFile]:

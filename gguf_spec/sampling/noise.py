@@ -19,8 +19,23 @@ _MIX_2 = 0x94D049BB133111EB
 _U_GOLDEN, _U_MIX_1, _U_MIX_2 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
 _U_12, _U_27, _U_30, _U_31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
 
-# Token ids have 31 bits; the counters above them serve decisions that are not about a token.
+# Token ids have 31 bits; the counters above them serve decisions that are not about a token: XTC,
+# whether a drawn draft stands, and what replaces it if not. They are independent of each other and
+# of the noise that draws the text, and at a position each serves once.
 XTC = 1 << 32
+ACCEPT = 2 << 32
+RESIDUAL = 3 << 32
+_DRAFT = 16 << 32
+
+
+def draft_counter(index: int) -> int:
+    """The counter that a drafter draws token ``index`` of a draft with.
+
+    A position is drafted again where the draft before it was rejected earlier. The index makes that
+    another draw: nothing that happened since has seen it.
+    """
+    return _DRAFT + (index << 32)
+
 
 # Two arrays of so many 64-bit numbers stay in a core's own cache.
 _CHUNK = 32_768

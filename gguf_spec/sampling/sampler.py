@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from gguf_spec.errors import RunError
 from gguf_spec.sampling.adjust import Adjuster
+from gguf_spec.sampling.distribution import Distribution, Drawn
 from gguf_spec.sampling.filters import (
     dynamic_temperature,
     entropy_of,
     filtered,
+    probability,
     total_weight,
     weights,
     without_top_choices,
 )
+from gguf_spec.sampling.mask import Follower, Mask, allowed, without
 from gguf_spec.sampling.maxima import Maxima, Row
 from gguf_spec.sampling.mirostat import Mirostat
-from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores
+from gguf_spec.sampling.noise import XTC, Ids, Noise, Scores, draft_counter
 from gguf_spec.sampling.params import SamplingParams
 
 # Beyond these a temperature changes nothing any more, but would make the arithmetic overflow.
@@ -28,12 +33,20 @@ _COLDEST, _HOTTEST = 1e-30, 1e30
 # Without filters: so many of the likeliest tokens get their noise first. Any number is right.
 _FAVOURITES = 256
 
+# Without filters and with a mask: so many of the likeliest tokens are asked about, and so many that
+# were drawn, before all are.
+_ASKED = 64
+_TRIES = 8
+
+#: How a drafter draws: the likeliest token, with the target's noise, or with noise of its own.
+DraftWay: TypeAlias = Literal["greedy", "coupled", "own"]
+
 
 class Sampler:
     """Draws the token at a position from a row of logits.
 
     The token is a function of (logits, seed, position, preceding tokens). ``lookback`` says how
-    many preceding tokens count: 0 without penalties and DRY.
+    many preceding tokens count: 0 without penalties, DRY and a mask.
 
     Mirostat is the exception: what it allows depends on the tokens drawn before, so ``sample`` must
     be called once for each token of the text, in order. Such a sampler belongs to one generation:
@@ -41,12 +54,18 @@ class Sampler:
     drafters do, takes ``for_drafter`` instead.
 
     ``breaks`` tells whether a token's text contains one of ``DRY_BREAKERS``; without it, none does.
+    ``mask``: what a grammar allows from the first position on that the sampler is asked for. It is
+    copied, and learns of a token with the next position, from ``previous``: it may be asked for a
+    position again, but not go back.
+
     One sampler may not be used by two threads at a time.
     """
 
     __slots__ = (
         "_adjuster",
+        "_ask_later",
         "_breaks",
+        "_follower",
         "_mirostat",
         "_noise",
         "_plain",
@@ -56,18 +75,29 @@ class Sampler:
     )
 
     def __init__(
-        self, params: SamplingParams, *, breaks: Callable[[int], bool] | None = None
+        self,
+        params: SamplingParams,
+        *,
+        breaks: Callable[[int], bool] | None = None,
+        mask: Mask | Follower | None = None,
     ) -> None:
         self.params = params
         self._breaks = breaks
         self._noise = Noise(params.seed)
         self._adjuster = Adjuster(params, breaks)
-        self.lookback = self._adjuster.lookback
+        self._follower: Follower | None = None
+        if mask is not None:
+            self._follower = mask if isinstance(mask, Follower) else Follower(mask)
+        self.lookback = max(self._adjuster.lookback, int(mask is not None))
         # XTC and a temperature range act before the coldest temperature takes what is left.
         self.greedy = params.temperature <= 0.0 and (
             params.mirostat != 0 or (not params.excludes and params.dynatemp_range <= 0.0)
         )
         self._mirostat = Mirostat(params) if params.mirostat and not self.greedy else None
+        # Nothing but the temperature: the mask can wait for the token that is drawn.
+        self._ask_later = not (params.filters or params.mirostat or params.excludes or self.greedy)
+        self._ask_later = self._ask_later and params.temperature > 0.0
+        self._ask_later = self._ask_later and params.dynatemp_range <= 0.0
         # Straight from the filters to the draw.
         self._plain = not self.greedy and self._mirostat is None and params.filters
         self._plain = self._plain and not params.excludes and params.dynatemp_range <= 0.0
@@ -79,59 +109,117 @@ class Sampler:
         many. ``logits`` are not written to.
 
         Raises:
-            RunError: the largest logit is NaN or infinite, so that no token can be chosen.
+            RunError: the largest logit is NaN or infinite, or no token is legal, so that none can
+                be chosen.
         """
-        row = self._adjuster.adjusted(logits, previous) if self._adjuster.active else logits
         if self.greedy:
+            row = self._adjusted(logits, position, previous)
             token = int(row.argmax())
             _check(float(row[token]), position)
             return token
-        top = Maxima(row)
-        _check(top.peak, position)
-        if self._plain:
-            ids = filtered(top, self.params)
-            return self._best(top, ids, position, _clamped(self.params.temperature))[1]
+        later = self._ask_later
+        top, kept, temperature = self._candidates(logits, position, previous, later)
+        if kept is None:
+            return self._draw_legal(top, position, temperature, previous)
         if self._mirostat is not None:
             with np.errstate(all="ignore"):  # what it learns has no bounds
-                return self._draw_mirostat(self._mirostat, top, position)
-        top, kept, temperature = self._shaped(top, position)
-        if kept is None:
-            return self._draw_from_all(top, position, temperature)
+                return self._draw_mirostat(self._mirostat, top, kept, position)
         return self._best(top, kept, position, temperature)[1]
 
     def distribution(
         self, logits: Row, position: int = 0, previous: Sequence[int] = ()
-    ) -> tuple[Ids, Scores]:
-        """What ``sample`` draws from: ids, ascending, and their probabilities (sum 1)."""
-        row = self._adjuster.adjusted(logits, previous) if self._adjuster.active else logits
-        top = Maxima(row)
-        _check(top.peak, position)
+    ) -> Distribution:
+        """What ``sample`` draws from, given the same arguments."""
         if self.greedy:
-            return top.largest(1), np.ones(1)
-        temperature = _clamped(self.params.temperature)
-        kept: Ids | None
-        if self._mirostat is not None:
-            with np.errstate(all="ignore"):
-                kept = self._mirostat.keep(top, temperature)
-        else:
-            top, kept, temperature = self._shaped(top, position)
-        ids = np.arange(len(row)) if kept is None else np.sort(kept)
-        scores = self._scores(top, ids, temperature)
-        p = np.exp(scores - scores.max())
-        return ids[p > 0.0], p[p > 0.0] / p.sum()
+            top = Maxima(self._adjusted(logits, position, previous))
+            _check(top.peak, position)
+            return Distribution(top.largest(1), np.ones(1))
+        top, kept, temperature = self._candidates(logits, position, previous)
+        ids = np.arange(len(top.row)) if kept is None else np.sort(kept)
+        probs = self._scores(top, ids, temperature)
+        probs -= probs.max()
+        np.exp(probs, out=probs)
+        if not probs.all():
+            ids, probs = ids[probs > 0.0], probs[probs > 0.0]
+        probs /= probs.sum()
+        return Distribution(ids, probs)
+
+    def propose(
+        self, logits: Row, position: int, previous: Sequence[int], index: int, p_min: float
+    ) -> Drawn | None:
+        """Token ``index`` of a draft, for ``position``; the other arguments are as for ``sample``.
+
+        None if its probability (softmax over all of ``logits`` at temperature 1) is below
+        ``p_min``: the draft then ends before it.
+        """
+        token = self.sample(logits, position, previous)
+        if p_min > 0.0 and probability(logits, token) < p_min:
+            return None
+        return Drawn(token, None)
+
+    def gap(
+        self, logits: Row, position: int, previous: Sequence[int], chosen: int, other: int
+    ) -> float:
+        """By how much, in logits, the token ``chosen`` is ahead of ``other`` at ``position``.
+
+        Where the filters have dropped ``other``: how much it lacks to reach the last that they
+        kept; infinite if it is not legal. Mirostat's limits and a temperature that adapts are not
+        counted in.
+        """
+        mask = self._follower.at(position, previous) if self._follower else None
+        if mask is not None and not mask.legal(np.array([other]))[0]:
+            return math.inf
+        row = self._adjusted(logits, position, previous)
+        ahead = float(row[chosen]) - float(row[other])
+        if self.greedy or self._mirostat is not None:
+            return abs(ahead)
+        top, kept, temperature = self._shaped(Maxima(row), position)
+        if kept is not None and other not in kept:
+            return abs(float(top.row[kept].min()) - float(row[other]))
+        noise = self._noise.gumbel(position, np.array([chosen, other]))
+        return abs(ahead + temperature * float(noise[0] - noise[1]))
 
     def noise(self, position: int, ids: Ids) -> Scores:
         """Gumbel noise of the tokens ``ids`` at ``position``; shape like ``ids``."""
         return self._noise.gumbel(position, ids)
 
+    def uniform(self, position: int, counter: int) -> float:
+        """A number in (0, 1) for a decision at ``position`` that is not about a token."""
+        return self._noise.uniform(position, counter)
+
     def fresh(self) -> Sampler:
         """The same sampler before it has drawn anything."""
-        return Sampler(self.params, breaks=self._breaks)
+        mask = self._follower.fresh() if self._follower else None
+        return Sampler(self.params, breaks=self._breaks, mask=mask)
 
-    def for_drafter(self) -> Sampler:
-        """A sampler without state that agrees with this one as often as it can.
+    @property
+    def masked(self) -> bool:
+        """Whether a mask says what is legal."""
+        return self._follower is not None
 
-        Mirostat is left out: its limits are those of the target's own text.
+    def legal_prefix(self, draft: Sequence[int], position: int, previous: Sequence[int]) -> int:
+        """How many tokens of ``draft``, to follow ``previous`` at ``position``, the mask allows.
+
+        They are tried on a copy, after the tokens that stand.
+        """
+        mask = self._follower.at(position, previous) if self._follower else None
+        if mask is None or not draft:
+            return len(draft)
+        trial: Mask | None = None
+        for i, token in enumerate(draft):
+            if not (trial or mask).legal(np.array([token]))[0]:
+                return i
+            if i + 1 < len(draft):
+                trial = trial or mask.copy()  # costs more than the question
+                trial.advance(token)
+        return len(draft)
+
+    def for_drafter(self, way: DraftWay = "coupled") -> Sampler:
+        """A sampler without state for whoever drafts for this one.
+
+        ``coupled`` agrees with this one as often as it can. Mirostat is left out: its limits are
+        those of the target's own text. The mask follows the text of this one's, and a draft ahead
+        of it.
         """
         params = self.params
         if params.mirostat:
@@ -143,7 +231,39 @@ class Sampler:
                 seed=params.seed,
                 logit_bias=params.logit_bias,
             )
-        return Sampler(params, breaks=self._breaks)
+        if way == "greedy":
+            params = replace(params, temperature=0.0, xtc_probability=0.0, dynatemp_range=0.0)
+        kind = OwnSampler if way == "own" else Sampler
+        mask = self._follower.for_drafter() if self._follower else None
+        return kind(params, breaks=self._breaks, mask=mask)
+
+    def _adjusted(
+        self, logits: Row, position: int, previous: Sequence[int], ask_later: bool = False
+    ) -> Row:
+        """The logits to filter and to draw from: bias and penalties applied, and the mask.
+
+        ``ask_later``: the mask is left to ``_draw_legal``.
+        """
+        row = self._adjuster.adjusted(logits, previous) if self._adjuster.active else logits
+        mask = self._follower.at(position, previous) if self._follower else None
+        if mask is None or ask_later:
+            return row
+        return allowed(row, mask, self.params, self.greedy, self._adjuster.writable, position)
+
+    def _candidates(
+        self, logits: Row, position: int, previous: Sequence[int], ask_later: bool = False
+    ) -> tuple[Maxima, Ids | None, float]:
+        """The row, who of it may be drawn (None: all), and the temperature. Draws and both rules of
+        verification have it from here."""
+        top = Maxima(self._adjusted(logits, position, previous, ask_later))
+        _check(top.peak, position)
+        if self._plain:
+            return top, filtered(top, self.params), _clamped(self.params.temperature)
+        if self._mirostat is not None:
+            temperature = _clamped(self.params.temperature)
+            with np.errstate(all="ignore"):
+                return top, self._mirostat.keep(top, temperature), temperature
+        return self._shaped(top, position)
 
     def _shaped(self, top: Maxima, position: int) -> tuple[Maxima, Ids | None, float]:
         """After filters and XTC: the row, who is left (None: all), and the temperature."""
@@ -184,13 +304,33 @@ class Sampler:
         row[ids[dropped]] = -math.inf
         return Maxima(row), None, len(dropped)
 
-    def _draw_mirostat(self, mirostat: Mirostat, top: Maxima, position: int) -> int:
-        temperature = _clamped(self.params.temperature)
-        ids = mirostat.keep(top, temperature)
-        scores = self._scores(top, ids, temperature)
+    def _draw_mirostat(self, mirostat: Mirostat, top: Maxima, ids: Ids, position: int) -> int:
+        scores = self._scores(top, ids, _clamped(self.params.temperature))
         winner = int((scores + self._noise.gumbel(position, ids)).argmax())
         mirostat.observe(scores, winner)
         return int(ids[winner])
+
+    def _draw_legal(
+        self, top: Maxima, position: int, temperature: float, previous: Sequence[int]
+    ) -> int:
+        """Draw from the whole vocabulary. With a mask, what is drawn is asked about: if the largest
+        of all scores is a legal token's, it is the largest of all legal ones."""
+        mask = self._follower.at(position, previous) if self._ask_later and self._follower else None
+        if mask is None:
+            return self._draw_from_all(top, position, temperature)
+        row = top.row
+        ids = top.largest(_ASKED)
+        row = without(row, ids[~mask.legal(ids)], self._adjuster.writable)
+        for _ in range(_TRIES):
+            top = Maxima(row)
+            if top.peak == -math.inf:
+                break
+            token = self._draw_from_all(top, position, temperature)
+            if mask.legal(np.array([token]))[0]:
+                return token
+            row = without(row, np.array([token]), self._adjuster.writable)
+        row = allowed(row, mask, self.params, False, self._adjuster.writable, position)
+        return self._draw_from_all(Maxima(row), position, temperature)
 
     def _draw_from_all(self, top: Maxima, position: int, temperature: float) -> int:
         """Draw from the whole vocabulary. The noise of most tokens need not be computed.
@@ -223,6 +363,25 @@ class Sampler:
         scores -= top.peak
         scores /= temperature
         return scores
+
+
+class OwnSampler(Sampler):
+    """Draws drafts by chance of its own, and says from which distribution: see ``residual``."""
+
+    __slots__ = ()
+
+    def propose(
+        self, logits: Row, position: int, previous: Sequence[int], index: int, p_min: float
+    ) -> Drawn | None:
+        """See ``Sampler``; but what is compared with ``p_min`` is the likeliest token.
+
+        Whether there is a draft at a position must not depend on what is drawn there: a drafter
+        that keeps some draws to itself offers the others from another distribution than it says.
+        """
+        if p_min > 0.0 and probability(logits, int(logits.argmax())) < p_min:
+            return None
+        probs = self.distribution(logits, position, previous)
+        return Drawn(probs.drawn(self.uniform(position, draft_counter(index))), probs)
 
 
 def _check(peak: float, position: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from gguf_spec.cli.choice import make_profile, profile_name, split_draft
 from gguf_spec.cli.options import SPEC_TYPES, ModelOptions
 from gguf_spec.draft_choice import AVAILABLE_TYPES
+from gguf_spec.profile import DRAFT_TYPES
 
 
 def test_nothing_is_the_demo_profile() -> None:
@@ -36,7 +37,7 @@ def test_every_option_arrives() -> None:
         spec_draft_p_min=0.25, fixed=True, ctx_size="max", threads=3, threads_batch=4,
         gpu_layers="12", n_cpu_moe=6, device="none", tensor_split="3,1", temp=0.5, top_k=7,
         top_p=0.75, min_p=0.125, repeat_penalty=1.5, seed=9, stop=["a", "b"],
-        system="S", think="off", draft=["x.gguf"],
+        system="S", think="off", draft=["x.gguf"], verify="auto",
     )  # fmt: skip
     profile = make_profile("demo", options)
     target, spec, sampling = profile.target, profile.spec, profile.sampling
@@ -46,6 +47,7 @@ def test_every_option_arrives() -> None:
     assert sampling.repeat_penalty == 1.5
     assert spec.types == ("draft-simple", "ngram-simple")
     assert (spec.n_max, spec.n_min, spec.p_min, spec.control) == (5, 2, 0.25, False)
+    assert spec.verify == "auto"
     assert spec.draft_simple.model == "x.gguf"
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 7, 0.75)
     assert (sampling.min_p, sampling.seed, sampling.stop) == (0.125, 9, ("a", "b"))
@@ -58,6 +60,17 @@ def test_options_win_over_a_drafts_own_table(tmp_path: Path) -> None:
     profile = make_profile(str(file), ModelOptions(spec_draft_p_min=0.1, draft=["new.gguf"]))
     assert profile.spec.draft.p_min == 0.1
     assert profile.spec.draft_simple.model == "new.gguf"
+
+
+@pytest.mark.parametrize("kind", ["draft", *DRAFT_TYPES])
+def test_options_win_over_the_table_of_every_draft_type(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(f"[spec.{kind}]\nn_max = 6\nn_min = 3\np_min = 0.5\n")
+    options = ModelOptions(spec_draft_n_max=4, spec_draft_n_min=2, spec_draft_p_min=0.1)
+    spec = make_profile(str(file), options).spec
+    table = getattr(spec, kind.replace("-", "_"))
+    assert (table.n_max, table.n_min, table.p_min) == (4, 2, 0.1)
+    assert (spec.n_max, spec.n_min, spec.p_min) == (4, 2, 0.1)
 
 
 @pytest.mark.parametrize(

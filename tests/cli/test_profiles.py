@@ -6,11 +6,13 @@ import importlib
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gguf_spec.cli.toml import finite, to_toml
+from gguf_spec.devices import FoundGpu
 from gguf_spec.errors import BackendError
 from gguf_spec.profile import Profile
 from tests.cli.conftest import DRAFT, OTHER_VOCABULARY, TARGET, Cli
@@ -120,7 +122,56 @@ def test_doctor(cli: Cli) -> None:
     assert record["memory"]["total"] > 0
     assert record["tested"] == ["CPU on Linux"]
     assert any(device["kind"] == "cpu" for device in record["devices"])
-    assert "not tested" in cli("doctor").out
+    assert "CPU" in record["backends"]
+    assert record["memory_account"]["available"] is True
+    text = cli("doctor").out
+    assert "not tested" in text
+    for what in ("CUDA", "Metal", "Windows", "NVML", "libc++ (macOS) and MSVC (Windows)"):
+        assert what in text
+
+
+GIB = 1 << 30
+RTX = FoundGpu(
+    "nvml", "nvidia", "NVIDIA GeForce RTX 4090", "0000:01:00.0", 24 * GIB, GIB, "nvidia 575"
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backends", "message", "fix"),
+    [
+        (RTX, ("CPU",), "has no CUDA backend", "-DGGML_CUDA=on"),
+        (RTX, ("CUDA", "CPU"), "cannot use it", "--debug"),
+        (replace(RTX, driver=""), ("CUDA", "CPU"), "no driver", "install the driver"),
+        (replace(RTX, vendor="amd"), ("CUDA", "CPU"), "no ROCm backend", "-DGGML_HIP=on"),
+        (replace(RTX, vendor="intel", integrated=True), ("CPU",), None, None),
+    ],
+)
+def test_doctor_explains_a_gpu_that_is_not_used(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    gpu: FoundGpu,
+    backends: tuple[str, ...],
+    message: str | None,
+    fix: str | None,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("gguf_spec.devices.nvml_gpus", lambda: ([gpu], ""))
+    monkeypatch.setattr("gguf_spec.devices.sysfs_gpus", list)
+    monkeypatch.setattr("gguf_spec.backend.list_backends", lambda: list(backends))
+    record = cli("doctor", "--json").json
+    assert record["unusable_gpus"][0]["total"] == 24 * GIB
+    problems = [p for p in record["problems"] if "RTX 4090" in p["message"]]
+    assert len(problems) == (message is not None)
+    if message is not None and fix is not None:
+        assert message in problems[0]["message"]
+        assert fix in problems[0]["fix"]
+    assert "not used 0000:01:00.0" in cli("doctor").out
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    if gpu.vendor == "nvidia":  # hidden on purpose, from a build that could use it
+        problems = str(cli("doctor", "--json").json["problems"])
+        assert ("RTX 4090" in problems) is ("CUDA" not in backends)
 
 
 def test_doctor_without_libllama(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

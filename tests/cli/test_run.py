@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import DRAFT, OTHER_VOCABULARY, TARGET, Cli
+from gguf_spec.drafters.base import Draft
+from gguf_spec.drafters.draft_model import DraftModel
+from gguf_spec.sampling import Sampler
+from tests.cli.conftest import DRAFT, MODELS, OTHER_VOCABULARY, TARGET, Cli
 from tests.gguf_writer import Gguf
 
 
@@ -31,7 +35,7 @@ def test_json_document(tiny: Cli) -> None:
     assert set(record["spec"]) == {
         "types", "verify", "exactness", "steps", "num_drafts", "num_draft_tokens",
         "num_accepted_tokens", "acceptance_rate", "mean_acceptance_length",
-        "accepted_per_position", "by_type", "drafts", "control", "verified",
+        "accepted_per_position", "by_type", "drafts", "events", "control", "verified",
     }  # fmt: skip
     assert set(record["spec"]["control"]) == {"enabled", "cost", "paused"}
     assert set(record["timings"]) >= {
@@ -59,6 +63,52 @@ def test_drafting_does_not_change_greedy_text(tiny: Cli) -> None:
     assert ngram["spec"]["num_accepted_tokens"] > 0
     assert both["spec"]["types"] == ["ngram-simple", "draft-simple"]
     assert "draft-simple" in both["spec"]["by_type"]
+
+
+def test_two_neural_drafters_each_with_a_context_and_a_row_of_statistics(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "60", "--json")
+    plain = tiny(*arguments, "--spec-type", "none").json
+    drafts = [f"draft-{kind}={MODELS}/tiny-{kind}.gguf" for kind in ("eagle3", "dflash")]
+    both = tiny(*arguments, "-d", drafts[0], "-d", drafts[1], "--spec-draft-n-max", "2")
+    assert both.err == ""
+    spec = both.json["spec"]
+    assert both.json["tokens"] == plain["tokens"]
+    assert spec["types"] == ["ngram-simple", "draft-eagle3", "draft-dflash"]
+    assert len(spec["accepted_per_position"]) == 2
+    order = ("--spec-type", "draft-dflash,draft-eagle3")
+    turned = tiny(*arguments, "-d", drafts[0], "-d", drafts[1], *order).json
+    assert turned["tokens"] == plain["tokens"]
+    assert turned["spec"]["types"] == ["draft-dflash", "draft-eagle3"]
+
+
+@pytest.mark.drops
+def test_a_drafter_that_fails_is_named_and_the_answer_is_whole(
+    tiny: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("-p", "hello", "-n", "40")
+    plain = tiny(*arguments, "--json", "--spec-type", "none").json
+    draft, calls = DraftModel.draft, itertools.count(1)
+
+    def fails(drafter: DraftModel, limit: int, sampler: Sampler) -> Draft:
+        if next(calls) % 6 == 0:
+            raise OSError(5, "device lost")
+        return draft(drafter, limit, sampler)
+
+    monkeypatch.setattr(DraftModel, "draft", fails)
+    drafted = tiny(*arguments, "--json", "-d", DRAFT, "--spec-type", "draft-simple")
+    message = "draft-simple failed and drafts no more: OSError(5, 'device lost')"
+    assert drafted.code == 0
+    assert drafted.err == f"warning: {message}\n"
+    spec = drafted.json["spec"]
+    assert drafted.json["tokens"] == plain["tokens"]
+    assert spec["types"] == ["draft-simple"]
+    (event,) = spec["events"]
+    assert 0 < event.pop("completion_tokens") < 40
+    assert event == {"kind": "dropped", "type": "draft-simple", "message": message}
+    debug = tiny(*arguments, "-d", DRAFT, "--spec-type", "draft-simple", "--debug")
+    assert debug.out == plain["text"] + "\n"
+    assert "Traceback" in debug.err
+    assert "in fails" in debug.err
 
 
 def test_drafting_does_not_change_sampled_text(tiny: Cli) -> None:
@@ -174,6 +224,15 @@ def test_draft_with_another_vocabulary(tiny: Cli) -> None:
     assert "cannot draft" in result.err
     assert "1024" in result.err
     assert "896" in result.err
+    assert "--set spec.translate=true" in result.err
+    arguments = ("-p", "def f(x):", "-n", "40", "--json", "--spec-type")
+    plain = tiny(*arguments, "none").json
+    translate = ("--set", "spec.translate=true")
+    translated = tiny("-d", OTHER_VOCABULARY, *arguments, "draft-simple", *translate)
+    assert "IGNORED" not in translated.err
+    assert translated.json["text"] == plain["text"]
+    assert translated.json["spec"]["types"] == ["draft-simple"]
+    assert translated.json["spec"]["num_draft_tokens"] > 0
 
 
 def test_settings_that_nothing_looks_at_are_said(
@@ -274,3 +333,41 @@ def test_numbers_on_which_libllama_would_crash(cli: Cli, setting: str) -> None:
     result = cli("run", TARGET, "-p", "a", "--set", setting)
     assert result.code == 2
     assert "at most" in result.err
+
+
+def test_the_rule_of_verification_is_told(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "40", "--json", "--seed", "7", "--spec-type", "draft-simple")
+    arguments += ("-d", DRAFT)
+
+    def rule(*more: str) -> tuple[str, str]:
+        result = tiny(*arguments, *more)
+        assert result.code == 0
+        return result.json["spec"]["verify"], result.json["spec"]["exactness"]
+
+    assert rule("--temp", "0.8") == ("match", "seed-exact")
+    assert rule("--temp", "0.8", "--verify", "match") == ("match", "seed-exact")
+    assert rule("--temp", "0.8", "--verify", "residual") == ("residual", "distribution-exact")
+    assert rule("--temp", "0.8", "--verify", "auto") == ("residual", "distribution-exact")
+    # Nothing is drawn at temperature 0, and n-grams leave nothing to chance.
+    assert rule("--temp", "0", "--verify", "residual") == ("match", "seed-exact")
+    assert rule("--temp", "0.8", "--verify", "residual", "--spec-type", "ngram-simple") == (
+        "match",
+        "seed-exact",
+    )
+
+
+def test_residual_text_is_repeated_by_its_seed(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "40", "--json", "--temp", "1", "--seed", "7", "-d", DRAFT)
+    arguments += ("--verify", "residual")
+    first, second = (tiny(*arguments).json for _ in range(2))
+    assert first["tokens"] == second["tokens"]
+    assert first["spec"]["num_accepted_tokens"] > 0
+
+
+def test_a_rule_that_has_nothing_to_do_is_said(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "2", "-d", DRAFT, "--set", "spec.draft_sampling=greedy")
+    assert "are matched" in tiny(*arguments, "--verify", "residual").err
+    assert tiny(*arguments).err == ""
+    result = tiny("-p", "hello", "--verify", "mach")
+    assert result.code == 2
+    assert "none of match, residual, auto" in result.err

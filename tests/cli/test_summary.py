@@ -18,7 +18,12 @@ def report(*drafted: str, types: tuple[str, ...] = TYPES, accepted: int = 1234) 
         "prompt_tokens": 500,
         "cached_tokens": 400,
         "finish_reason": "length",
-        "spec": {"types": list(types), **total, "by_type": dict.fromkeys(drafted, counts)},
+        "spec": {
+            "types": list(types),
+            "exactness": "seed-exact",
+            **total,
+            "by_type": dict.fromkeys(drafted, counts),
+        },
     }
 
 
@@ -34,6 +39,12 @@ def test_one_type() -> None:
     )
     assert draft_line(report("ngram-mod")["spec"]) == "accepted 1234/2000 (62%) by ngram-mod"
     assert draft_line(report()["spec"]) == "nothing drafted"
+
+
+def test_a_text_that_is_not_the_seeds_is_said_to_be_so() -> None:
+    told = report("draft-simple", types=("draft-simple",))
+    told["spec"]["exactness"] = "distribution-exact"
+    assert "(62%) · distribution-exact · cut by length" in answer_line(told).replace("\n ", "")
 
 
 def test_several_types_each_with_their_own_counts() -> None:

@@ -57,6 +57,7 @@ def test_broken_is_exit_code_1(verify: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         history: History,
         logits: Callable[[int], Row],
         row: int,
+        drawn: Sequence[object],
     ) -> tuple[int, int]:
         return len(draft), int(logits(row + len(draft)).argmax())
 

@@ -12,10 +12,11 @@ import numpy as np
 
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
 from gguf_spec.control import FixedPolicy
+from gguf_spec.drafters.assistant import Assistant
 from gguf_spec.drafters.base import Drafter
-from gguf_spec.drafters.eagle3 import Eagle3
 from gguf_spec.drafters.hidden import HeadDrafter
-from gguf_spec.drafters.mtp import Mtp
+from gguf_spec.drafters.mtp_chain import MtpChain
+from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram import NgramSimple
 from gguf_spec.engine import Engine, Request, SequenceState
 from gguf_spec.hidden_states import NEXTN
@@ -35,6 +36,7 @@ class Bench:
     head: LlamaContext
     kind: str
     layers: tuple[int, ...]
+    n_max: int = 3
     drafted: int = 0
     accepted: int = 0
     sources: set[str] = field(default_factory=set)
@@ -43,10 +45,8 @@ class Bench:
     def rate(self) -> float:
         return self.accepted / self.drafted
 
-    def drafter(self) -> HeadDrafter:
-        if self.kind == "draft-mtp":
-            return Mtp(self.head)
-        return Eagle3(self.head, self.layers)
+    def drafter(self, p_min: float = 0.0) -> Drafter:
+        return make_neural(self.kind, self.head, self.layers, n_max=self.n_max, p_min=p_min)
 
     def prompt(self, text: str) -> list[int]:
         return self.target.model.tokenize(text, parse_special=True)
@@ -92,11 +92,15 @@ def check(target: LlamaContext, sequence: SequenceState) -> None:
     """The target's cache holds what the engine thinks, a head's cache nothing but final pairs."""
     assert target._length(sequence.seq) == sequence.n_cached
     for drafter in sequence.drafters:
+        if isinstance(drafter, Assistant):
+            assert drafter._rows.end in (0, sequence.n_cached)
         if not isinstance(drafter, HeadDrafter):
             continue
         context = drafter._context
         assert isinstance(context, LlamaContext)
-        assert context._length(sequence.seq) == drafter._n_pairs
+        chain = isinstance(drafter, MtpChain)
+        n_positions = drafter.n_positions if chain else drafter._n_pairs  # type: ignore[attr-defined]
+        assert context._length(sequence.seq) == n_positions
         assert drafter._n_pairs + drafter.shift <= len(sequence.history)
         assert drafter._rows.end == sequence.n_cached
         assert drafter._text == sequence.history[:]
@@ -109,7 +113,7 @@ def bench(
     """Contexts for a drafter of ``kind``, with room for drafts of ``n_max``."""
     name = target or ("tiny-mtp" if kind == "draft-mtp" else "tiny-target")
     shared = {"n_ctx": 1024, "max_width": n_max + 1, "n_rs_seq": n_max, **params}
-    head = {key: shared[key] for key in (*EXACT, "n_ctx") if key in shared}
+    head = {key: shared[key] for key in (*EXACT, "n_ctx", "n_seq_max") if key in shared}
     file = name if isinstance(name, Path) else MODELS / f"{name}.gguf"
     with LlamaModel(file, ModelParams(load_mtp=True)) as model:
         inside = kind == "draft-mtp" and not head_file
@@ -118,9 +122,9 @@ def bench(
         try:
             layers = (NEXTN,) if kind == "draft-mtp" else own.target_layers
             with LlamaContext(model, ContextParams(layers=layers, **shared)) as context:  # type: ignore[arg-type]
-                head |= {"mtp": kind == "draft-mtp", "own_states": True, "other": context}
+                head |= head_params(kind, own, context, n_max=n_max)
                 with LlamaContext(own, ContextParams(**head)) as head_context:  # type: ignore[arg-type]
-                    yield Bench(context, head_context, kind, layers)
+                    yield Bench(context, head_context, kind, layers, n_max)
         finally:
             if not inside:
                 own.close()

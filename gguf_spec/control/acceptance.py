@@ -1,0 +1,126 @@
+"""How likely drafted tokens stand, learned from what became of earlier ones.
+
+For n-grams the chance depends on how much text agrees before the drafted token: an accidental match
+of three tokens is wrong more often than not, one of thirty hardly ever. A drafted token that stands
+makes the match longer by one, so one table by length of match gives a draft's whole chance. And it
+is learned without verifying anything: what the target says next judges a draft that nobody ran.
+
+For models and heads the chance depends on the position in the draft.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+#: The least match of each class.
+_CLASSES = (0, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48)
+#: The chance in each class before anything is known.
+_PRIORS = (0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.75, 0.82, 0.88, 0.92, 0.95)
+_PRIOR_WEIGHT = 3.0  # observations that a prior stands for
+_MEMORY = 0.98  # what an observation weighs after the next one
+_CLASS_OF = tuple(bisect_right(_CLASSES, match) - 1 for match in range(65))
+_LEAST = 1e-3  # chances below are not told apart
+
+
+class Chance:
+    """What a probability was learned from: ``hits`` of ``tests``, older ones weighing less."""
+
+    __slots__ = ("hits", "tests")
+
+    def __init__(self, prior: float, weight: float) -> None:
+        self.hits = prior * weight
+        self.tests = weight
+
+    def observe(self, stood: bool) -> None:
+        """One more."""
+        self.hits = self.hits * _MEMORY + stood
+        self.tests = self.tests * _MEMORY + 1.0
+
+    def doubt(self, weight: float) -> None:
+        """Let what was learned count for no more than ``weight`` observations."""
+        if self.tests > weight:
+            self.hits *= weight / self.tests
+            self.tests = weight
+
+
+class MatchChances:
+    """Of an n-gram drafter: the chance of the next token, by the length of the match before it."""
+
+    def __init__(self) -> None:
+        self._chances = [Chance(prior, _PRIOR_WEIGHT) for prior in _PRIORS]
+        self._means = list(_PRIORS)
+
+    def of(self, match: int) -> float:
+        """The chance that the token after ``match`` agreeing ones stands."""
+        return self._means[_CLASS_OF[match] if match < 65 else -1]
+
+    def observe(self, match: int, stood: bool) -> None:
+        """A token after ``match`` agreeing ones stood, or did not."""
+        which = _CLASS_OF[match] if match < 65 else len(_CLASSES) - 1
+        chance = self._chances[which]
+        chance.observe(stood)
+        self._means[which] = chance.hits / chance.tests
+
+    def expected(self, match: int, lengths: Sequence[int]) -> list[float]:
+        """The tokens that drafts of these lengths (ascending) are expected to yield after
+        ``match`` agreeing ones, the target's own token included."""
+        means, result = self._means, []
+        total, survival, done = 1.0, 1.0, 0
+        for length in lengths:
+            while done < length and survival > _LEAST:
+                here = match + done
+                survival *= means[_CLASS_OF[here] if here < 65 else -1]
+                total += survival
+                done += 1
+            result.append(total)
+        return result
+
+
+class PositionChances:
+    """Of a model or head: the chance of each drafted token, given that those before it stand.
+
+    What is not known of a position is taken to be as at the one before it.
+    """
+
+    def __init__(self, longest: int, prior: float = 0.6) -> None:
+        self._prior = prior
+        self._chances = [Chance(prior, 0.0) for _ in range(max(longest, 1))]
+        self._means: list[float] | None = None
+
+    @property
+    def means(self) -> list[float]:
+        """The chances, by position."""
+        if self._means is None:
+            self._means = []
+            mean = self._prior
+            for chance in self._chances:
+                mean = (chance.hits + _PRIOR_WEIGHT * mean) / (chance.tests + _PRIOR_WEIGHT)
+                self._means.append(mean)
+        return self._means
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        """A draft came out."""
+        self._means = None
+        for chance in self._chances[:n_accepted]:
+            chance.observe(True)
+        if n_accepted < n_drafted and n_accepted < len(self._chances):
+            self._chances[n_accepted].observe(False)
+
+    def expected(self, lengths: Sequence[int]) -> list[float]:
+        """As ``MatchChances.expected``."""
+        means, result = self.means, []
+        total, survival, done = 1.0, 1.0, 0
+        for length in lengths:
+            for mean in means[done:length]:
+                survival *= mean
+                total += survival
+            done = length
+            result.append(total)
+        return result
+
+    def doubt(self, weight: float) -> None:
+        """The text has gone on without drafts: what was learned may have changed."""
+        self._means = None
+        for chance in self._chances:
+            chance.doubt(weight)

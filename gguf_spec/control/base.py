@@ -1,0 +1,98 @@
+"""What the engine asks of a controller, and the one that never changes its mind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Choice(NamedTuple):
+    """Ask drafter number ``drafter`` for ``n_min`` to ``n_max`` tokens; fewer are not worth it.
+
+    ``floor`` ends a draft early: where the product of the probabilities that the drafter gives its
+    own tokens falls below it, a further token is not worth its cost.
+    """
+
+    drafter: int
+    n_max: int
+    n_min: int = 1
+    floor: float = 0.0
+
+
+class Offer(NamedTuple):
+    """A draft that was made: the tokens, and for n-grams how many tokens before it agree with the
+    place that it was copied from."""
+
+    drafter: int
+    tokens: Sequence[int]
+    match: int = 0
+
+
+class Round(NamedTuple):
+    """What came of one target decode after prefill. Times in seconds.
+
+    ``tokens`` are those that the round added to the text: the accepted ones and the target's own.
+    ``depth`` is the number of tokens in the cache before it. ``draft_seconds`` is all the time that
+    drafters took for this round, whether they were asked or only kept up.
+    """
+
+    drafter: int | None
+    n_drafted: int
+    n_accepted: int
+    draft_seconds: float
+    decode_seconds: float
+    tokens: Sequence[int] = ()
+    depth: int = 0
+
+
+class Controller(Protocol):
+    """Decides before each round, and learns from what came of it."""
+
+    def choose(self, limit: int) -> Sequence[Choice]:
+        """Drafters to ask, in order; the first that offers a draft which ``judge`` wants wins.
+        None: decode plainly.
+
+        ``limit`` is what context, token budget and batch leave room for, at least 1.
+        """
+
+    def judge(self, choice: Choice, offer: Offer) -> int:
+        """How many tokens of an ``offer`` to verify; 0: none, ask the next drafter."""
+
+    def record(self, result: Round) -> None:
+        """Learn from a round."""
+
+    def drop(self, drafter: int) -> None:
+        """Drafter number ``drafter`` has failed and offers nothing any more: do not count on it.
+        The others keep their numbers. The round in progress, which may be its own, is recorded."""
+
+
+class FixedPolicy:
+    """Always ask every drafter in order, each up to its ceiling.
+
+    ``floors`` are the shortest drafts worth verifying, one per drafter; by default 1.
+    """
+
+    def __init__(self, ceilings: Sequence[int], floors: Sequence[int] = ()) -> None:
+        self._ceilings = tuple(ceilings)
+        self._floors = tuple(max(floor, 1) for floor in floors) or (1,) * len(self._ceilings)
+        self._dropped: set[int] = set()
+
+    def choose(self, limit: int) -> Sequence[Choice]:
+        """All drafters, in order."""
+        return [
+            Choice(i, min(limit, ceiling), floor)
+            for i, (ceiling, floor) in enumerate(zip(self._ceilings, self._floors, strict=True))
+            if i not in self._dropped
+        ]
+
+    def judge(self, choice: Choice, offer: Offer) -> int:
+        """All of it, if it is long enough."""
+        n = len(offer.tokens)
+        return n if n >= choice.n_min else 0
+
+    def record(self, result: Round) -> None:
+        """A fixed policy learns nothing."""
+
+    def drop(self, drafter: int) -> None:
+        """Ask the others only."""
+        self._dropped.add(drafter)

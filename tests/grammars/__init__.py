@@ -1,0 +1,1 @@
+"""Grammars and schemas."""
