@@ -148,11 +148,11 @@ def list_ladder(web: Web, ref: str | Ref) -> Ladder:
             hint="a repository with the weights as GGUF often has the same name with -GGUF",
         )
     rungs = {path: _rung(repository, path, parts) for path, parts in sets.items()}
-    aside = tuple(rung for path, rung in rungs.items() if _is_auxiliary(path))
+    aside = tuple(rung for path, rung in rungs.items() if is_auxiliary(path))
     if ref.file:
         chosen = [_named(repository, rungs, ref.file, left_out)]
     else:
-        chosen = [rung for path, rung in rungs.items() if not _is_auxiliary(path)]
+        chosen = [rung for path, rung in rungs.items() if not is_auxiliary(path)]
         left_out |= {rung.path: "named like no model" for rung in aside}
         chosen = _of_quant(ref, chosen) if ref.quant else _one_model(chosen, left_out)
     if not chosen:
@@ -258,7 +258,14 @@ def quant_of(path: str) -> str:
     return (model_name(name)[1] or model_name(f"x-{folder.rpartition('/')[2]}.gguf")[1]).upper()
 
 
-def _is_auxiliary(path: str) -> bool:
+def all_rungs(repository: Repository) -> list[LadderFile]:
+    """Every model in a repository that is complete, whatever it is for."""
+    sets = _sets(repository, {})
+    return [_rung(repository, path, parts) for path, parts in sets.items()]
+
+
+def is_auxiliary(path: str) -> bool:
+    """Whether a file is named like a drafter, a projector or an importance matrix."""
     name = path.rpartition("/")[2]
     return SIDECAR.match(name) is not None or hinted_type(name) is not None
 
