@@ -6,6 +6,7 @@ write down what they are asked. ``Faults`` make them break their word.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -87,10 +88,12 @@ class HubServer:
         return [one for one in self.asked if one.host == host]
 
 
+@functools.lru_cache(maxsize=256)
 def oid(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@functools.lru_cache(maxsize=256)
 def blob_oid(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 

@@ -2,8 +2,8 @@
 
 Three places are looked at: files beside the target that are named as llama.cpp names drafters, the
 registry of known drafters, and the models that are on this machine already. Each candidate is
-checked by its header before it is offered. Offline the registry's repositories are asked for what is
-here of them.
+checked by its header before it is offered. Offline, what is kept of the registry's repositories is
+used.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ class Ladder:
         the network. Raises HubError, HeaderError."""
         info = self._infos.get(file.path)
         if info is None:
-            info = self._infos[file.path] = remote_header(self.web, self.repository, file)
+            alone = [info for info in self._infos.values() if len(info.files) == 1]
+            likely = alone[0].header_bytes if alone else None
+            info = remote_header(self.web, self.repository, file, likely=likely)
+            self._infos[file.path] = info
         return info
 
     def is_exact(self, file: LadderFile) -> bool:
@@ -177,8 +180,13 @@ def single(ladder: Ladder, ref: Ref) -> LadderFile:
     )
 
 
-def remote_header(web: Web, repository: Repository, file: LadderFile) -> ModelInfo:
-    """The header of one quantization with all its parts. Raises HubError, HeaderError."""
+def remote_header(
+    web: Web, repository: Repository, file: LadderFile, *, likely: int | None = None
+) -> ModelInfo:
+    """The header of one quantization with all its parts; ``likely`` is the size of a sibling's.
+
+    Raises HubError, HeaderError.
+    """
     here = [local_copy(repository, part) for part in file.parts]
     if all(path is not None for path in here) and here[0] is not None:
         return read_model(here[0])
@@ -188,7 +196,7 @@ def remote_header(web: Web, repository: Repository, file: LadderFile) -> ModelIn
         )
         for part in file.parts
     ]
-    return read_remote_model(web, HeaderCache(hub_folder()), remote)
+    return read_remote_model(web, HeaderCache(hub_folder()), remote, likely=likely)
 
 
 def local_copy(repository: Repository, file: RepoFile) -> Path | None:

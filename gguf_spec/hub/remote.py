@@ -18,6 +18,7 @@ from gguf_spec.hub.ranges import StreamSource, body_of
 from gguf_spec.hub.web import Reply, Web
 
 MAX_HEADER = 64 * 1024 * 1024  # bytes; the largest seen is about 17 MB
+MARGIN = 128 * 1024  # bytes by which the headers of siblings differ at most, most likely
 PARALLEL = 4  # requests at a time
 ATTEMPTS = 3  # at a header whose connection breaks
 
@@ -38,8 +39,13 @@ def hub_folder() -> Path:
     return home_cache_dir() / "hub"
 
 
-def read_remote(web: Web, cache: HeaderCache, file: RemoteFile) -> ModelInfo:
+def read_remote(
+    web: Web, cache: HeaderCache, file: RemoteFile, *, likely: int | None = None
+) -> ModelInfo:
     """The header of one file (of one part, if it is split), from the cache where it is there.
+
+    ``likely`` is the size of a sibling's header in bytes: the request is for so much and a little
+    more, and made again without that bound if the header is larger.
 
     Raises:
         HubError: it cannot be had.
@@ -50,15 +56,17 @@ def read_remote(web: Web, cache: HeaderCache, file: RemoteFile) -> ModelInfo:
     key = f"{web.endpoint}\0{file.oid}\0{file.size}"
     info = cache.load(key, file.name)
     if info is None:
-        info = _fetch(web, file, lambda reply: _check_content(reply, file))
+        info = _fetch(web, file, lambda reply: _check_content(reply, file), likely)
         cache.store(key, info)
     return info
 
 
-def read_remote_model(web: Web, cache: HeaderCache, files: Sequence[RemoteFile]) -> ModelInfo:
+def read_remote_model(
+    web: Web, cache: HeaderCache, files: Sequence[RemoteFile], *, likely: int | None = None
+) -> ModelInfo:
     """The header of a model with all its parts. Errors as ``read_remote``."""
     if len(files) == 1:
-        return read_remote(web, cache, files[0])
+        return read_remote(web, cache, files[0], likely=likely)
     with ThreadPoolExecutor(min(PARALLEL, len(files))) as pool:
         return join_parts(list(pool.map(lambda file: read_remote(web, cache, file), files)))
 
@@ -75,21 +83,29 @@ def address_parts(url: str) -> list[RemoteFile]:
     return [RemoteFile(one, one + mark + query) for one in names]
 
 
-def _fetch(web: Web, file: RemoteFile, check: Callable[[Reply], None]) -> ModelInfo:
+def _fetch(
+    web: Web, file: RemoteFile, check: Callable[[Reply], None], likely: int | None = None
+) -> ModelInfo:
     """Read a header from its host. Connections that break while it comes in are made again."""
+    end = MAX_HEADER if likely is None else min(likely + MARGIN, MAX_HEADER)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with web.open(file.url, {"Range": f"bytes=0-{MAX_HEADER - 1}"}) as reply:
+            with web.open(file.url, {"Range": f"bytes=0-{end - 1}"}) as reply:
                 check(reply)
-                return _parse(file, reply)
+                return _parse(file, reply, end)
+        except HeaderError:
+            if end == MAX_HEADER:
+                raise
+            end = MAX_HEADER  # it may only have been longer than the sibling's
         except HubError as error:
             if error.kind != "closed" or attempt == ATTEMPTS:
                 raise
             web.sleep(0.2 * attempt)
+            end = MAX_HEADER
     raise AssertionError
 
 
-def _parse(file: RemoteFile, reply: Reply) -> ModelInfo:
+def _parse(file: RemoteFile, reply: Reply, end: int) -> ModelInfo:
     body = body_of(reply, 0, file.name, file.size)
     total = body.total if body.total is not None else file.size
     if total is None:
@@ -98,7 +114,7 @@ def _parse(file: RemoteFile, reply: Reply) -> ModelInfo:
             hint="download it another way, and name the file",
         )
     source = StreamSource(file.name, total, reply.chunks, reply.host)
-    info = parse(source, MAX_HEADER)
+    info = parse(source, end)
     if info.size_check.startswith("truncated"):
         raise HeaderError(
             f"{file.name}: {info.size_check}", hint="what was uploaded there is not complete"

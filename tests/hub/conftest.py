@@ -56,9 +56,16 @@ def ladder_of() -> Callable[..., dict[str, bytes]]:
     return make_ladder
 
 
-def rung(size: int, *, vocabulary: int = 300, arch: str = "llama", name: str = "Toy 7B") -> Gguf:
+def rung(
+    size: int,
+    *,
+    vocabulary: int = 300,
+    arch: str = "llama",
+    name: str = "Toy 7B",
+    digits: int = 6,
+) -> Gguf:
     """A model whose one large tensor has ``size`` KiB."""
-    tokens = [f"token-{i:06d}" for i in range(vocabulary)]
+    tokens = [f"token-{i:0{digits}d}" for i in range(vocabulary)]
     gguf = model(arch=arch, tokens=tokens)
     gguf.entries[1] = gguf.text("general.name") + gguf.pack("i", 8) + gguf.text(name)
     gguf.tensor("blk.1.ffn_up.weight", [1024, size], Q8_0)
