@@ -279,7 +279,7 @@ def _on_this_machine(target: ModelInfo, found: Found) -> None:
         info = local.info
         if info is None or str(local.path) in there or str(local.path.resolve()) in own:
             continue
-        if info.role == "target" and not _same_family(target, info):
+        if info.role == "target" and not same_family(target, info):
             continue
         if info.role not in ROLE_TYPES:
             continue
@@ -288,7 +288,7 @@ def _on_this_machine(target: ModelInfo, found: Found) -> None:
             found.candidates.append(one)
 
 
-def _same_family(target: ModelInfo, draft: ModelInfo) -> bool:
+def same_family(target: ModelInfo, draft: ModelInfo) -> bool:
     """The vocabularies may agree: asked before texts are compared, which takes a while."""
     ours, theirs = target.tokenizer, draft.tokenizer
     if ours.fingerprint is not None and ours.fingerprint == theirs.fingerprint:

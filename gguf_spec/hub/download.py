@@ -279,7 +279,7 @@ class _Download:
 
     def _write(self, out: _File, reply: Reply) -> None:
         done = out.tell()
-        self.progress(self.what, done, self.total)
+        self.progress(f"downloading {self.what}", done, self.total)
         for chunk in reply.chunks:
             if done == 0 and len(chunk) >= 4 and not chunk.startswith(MAGIC):
                 raise HubError(
@@ -294,7 +294,7 @@ class _Download:
             _write_all(out, chunk)
             self.digest.update(chunk)
             done += len(chunk)
-            self.progress(self.what, done, self.total)
+            self.progress(f"downloading {self.what}", done, self.total)
 
     def _verify(self) -> None:
         if self.oid is not None and self.digest.hexdigest() != self.oid:

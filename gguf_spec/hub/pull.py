@@ -16,17 +16,17 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from gguf_spec.demo import resolve_demo
-from gguf_spec.errors import AmbiguousRefError, RefError
+from gguf_spec.errors import AmbiguousRefError, HubError, RefError
 from gguf_spec.hub.download import Progress, check_space, fetch, partial_size
 from gguf_spec.hub.header_cache import unwritable, write_whole
 from gguf_spec.hub.ladder import LadderFile, list_ladder, single
 from gguf_spec.hub.local import elsewhere
 from gguf_spec.hub.remote import RemoteFile, address_parts
 from gguf_spec.hub.repository import Repository
-from gguf_spec.hub.web import Web
+from gguf_spec.hub.web import INSTALL, Web
 from gguf_spec.refs import Ref, as_hub, hf_cache_dir, parse_ref, resolve, url_folder
 
-__all__ = ["Progress", "Pulled", "obtain", "pull", "pull_file"]
+__all__ = ["Progress", "Pulled", "locate", "obtain", "pull", "pull_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,26 @@ def obtain(web: Web, text: str, progress: Progress) -> Path:
         return resolve(text)
     except AmbiguousRefError:
         raise
-    except RefError:
+    except RefError as missing:
         found = elsewhere(as_hub(ref) or ref)
         if found is not None:
             return found
         if web.offline:
             raise
-    return pull(web, text, progress).path
+        try:
+            return pull(web, text, progress).path
+        except HubError as error:
+            if error.kind != "extra":
+                raise
+            hint = f"{INSTALL} lets gguf-spec download it; or {missing.hint}"
+            raise RefError(missing.message, hint=hint) from error
+
+
+def locate(text: str, *, progress: Progress | None = None) -> Path:
+    """``obtain`` with the user's Hub and token. Errors as there."""
+    shown = progress or (lambda what, done, total: None)
+    with Web(tell=lambda line: shown(line, 0, None)) as web:
+        return obtain(web, text, shown)
 
 
 def _is_copy(path: Path, size: int) -> bool:
