@@ -12,6 +12,7 @@ import threading
 import time
 from collections import namedtuple
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -63,9 +64,18 @@ def test_a_second_pull_asks_for_nothing_but_the_list(
     assert all("/resolve/" not in one.path for one in server.asked[asked:])
 
 
-def test_huggingface_hub_agrees(server: HubServer, web: Web, big: bytes) -> None:
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """huggingface_hub, online and without Xet, which is another protocol."""
+    import huggingface_hub
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    return huggingface_hub
+
+
+def test_huggingface_hub_agrees(server: HubServer, web: Web, big: bytes, hub: ModuleType) -> None:
     """Its own client talks to the same loopback Hub, and finds what was pulled."""
-    hub = pytest.importorskip("huggingface_hub")
     server.page_size = 2
     api = hub.HfApi(endpoint=server.url)
     listed = {
@@ -87,19 +97,14 @@ def test_huggingface_hub_agrees(server: HubServer, web: Web, big: bytes) -> None
     )
     assert Path(theirs) == mine
     assert len(server.of("store")) == asked
-    from huggingface_hub import constants
-
-    if not constants.HF_HUB_OFFLINE:
-        found = hub.scan_cache_dir(hf_cache_dir())
-        assert not found.warnings
-        assert found.size_on_disk == len(big)
+    found = hub.scan_cache_dir(hf_cache_dir())
+    assert not found.warnings
+    assert found.size_on_disk == len(big)
 
 
 def test_what_hf_has_downloaded_is_here(
-    server: HubServer, web: Web, big: bytes, monkeypatch: pytest.MonkeyPatch
+    server: HubServer, web: Web, big: bytes, hub: ModuleType
 ) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     theirs = hub.hf_hub_download(
         REPO, "Toy-7B-F16.gguf", endpoint=server.url, cache_dir=hf_cache_dir()
     )
