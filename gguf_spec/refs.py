@@ -154,6 +154,34 @@ def resolve(text: str, *, progress: Progress | None = None) -> Path:
         raise RefError(f"cannot look up {text}: {error}", hint="check the path's rights") from error
 
 
+def resolve_all(text: str, *, progress: Progress | None = None) -> list[tuple[str, Path]]:
+    """Every file that a reference may mean, with a reference to it: those of a folder, or those of
+    a cached repository if no quantization is named; else the one that ``resolve`` finds.
+
+    Of a split set the first part stands for all. Raises RefError as ``resolve``.
+    """
+    ref = parse_ref(text)
+    folder, prefix = None, ""
+    if ref.kind == "path":
+        path = Path(ref.name).expanduser()
+        folder = path if path.is_dir() and _existing(path) is None else None
+        prefix = os.path.join(ref.name, "")
+    elif ref.kind == "hf" and not (ref.quant or ref.file):
+        cached = _hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
+        with_models = (one for one in _snapshots(cached, ref.revision) if _models_in(one))
+        folder, prefix = next(with_models, None), f"hf:{ref.name}/"
+    if folder is None:
+        return [(text, resolve(text, progress=progress))]
+    try:
+        found = [(prefix + name, _existing(folder / name)) for name in _models_in(folder)]
+    except (OSError, RuntimeError) as error:
+        raise RefError(f"cannot look up {text}: {error}", hint="check the path's rights") from error
+    models = [(name, path) for name, path in found if path is not None]
+    if not models:
+        raise RefError(f"{text} is a folder without a .gguf file", hint=FORMS)
+    return models
+
+
 # -- files and split sets ---------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from gguf_spec.control.base import Controller
 from gguf_spec.curves import measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter
-from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
+from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
@@ -28,6 +28,7 @@ from gguf_spec.exact import cache_types, costs_path, known_limits, store_path, s
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
+from gguf_spec.planning.offers import usual_ubatch
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
@@ -373,7 +374,7 @@ class Session:
             params = replace(params, load_mtp=draft.spec_type == "draft-mtp")
             model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
             self.load_seconds += model.load_seconds
-        wanted, usual = settings.n_ubatch, default_ubatch(draft.spec_type)
+        wanted, usual = settings.n_ubatch, usual_ubatch(draft.spec_type)
         n_ubatch = wanted if isinstance(wanted, int) else usual
         kind, form, p_min = draft.spec_type, draft.form, settings.p_min
         given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "generation", "bench", "tune", "verification", "exact"},
-    {"setup"},
+    {"setup", "plan_machine", "plan_probe", "plan_request", "plan_remote"},
     {"engine", "equality", "curves"},
     {"drafters"},
-    {"backend", "probe", "hub", "devices", "refs"},
+    {"backend", "probe", "hub", "devices", "refs", "ladder"},
 )
 # Front ends may be imported by front ends only, and what asks hosts by hub, too: reading a header
 # from the network is as much a part of the library as reading one from a disk.

@@ -122,6 +122,17 @@ def verify_rule(value: str | None) -> str | None:
     return value
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    """A check: one of some words."""
+
+    def check(value: str) -> str:
+        if value not in words:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(words)}")
+        return value
+
+    return check
+
+
 def texts(value: list[str] | None) -> list[str] | None:
     """Texts, none of them empty."""
     if value and "" in value:
