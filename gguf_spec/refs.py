@@ -10,7 +10,6 @@ are named by their hash.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from gguf_spec.demo import DEMO_FILE, Progress, has_magic, resolve_demo
 from gguf_spec.errors import AmbiguousRefError, RefError
-from gguf_spec.folders import home_cache_dir
+from gguf_spec.folders import url_folder
 
 Kind = Literal["path", "hf", "url", "ollama", "demo"]
 
@@ -167,7 +166,7 @@ def resolve_all(text: str, *, progress: Progress | None = None) -> list[tuple[st
         folder = path if path.is_dir() and _existing(path) is None else None
         prefix = os.path.join(ref.name, "")
     elif ref.kind == "hf" and not (ref.quant or ref.file):
-        cached = _hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
+        cached = hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
         with_models = (one for one in _snapshots(cached, ref.revision) if _models_in(one))
         folder, prefix = next(with_models, None), f"hf:{ref.name}/"
     if folder is None:
@@ -359,14 +358,6 @@ def as_hub(ref: Ref) -> Ref | None:
         text = f"hf:{hub[1]}/{unquote(hub[3])}@{unquote(hub[2])}"
         return _parse_hf(text, text[3:])
     return None
-
-
-def url_folder(url: str) -> Path:
-    """Where the file at a plain address is kept: in one folder with the other parts of its set."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "_", urlsplit(url).netloc)
-    path, _, query = url.partition("?")
-    digest = hashlib.sha256(f"{path.rpartition('/')[0]}?{query}".encode()).hexdigest()[:16]
-    return home_cache_dir() / "downloads" / f"{host}-{digest}"
 
 
 def _resolve_url(ref: Ref) -> Path:

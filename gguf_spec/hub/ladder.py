@@ -44,7 +44,7 @@ class Ladder:
     """The quantizations of one model in one revision of a repository, the largest first.
 
     ``left_out``: files that are no rung of it, with the reason. ``auxiliaries``: those of them that
-    are named like drafters.
+    are named like drafters. ``drafts``: files that are no target stay in the ladder.
     """
 
     web: Web
@@ -52,6 +52,7 @@ class Ladder:
     files: list[LadderFile]
     left_out: dict[str, str] = field(default_factory=dict)
     auxiliaries: tuple[LadderFile, ...] = ()
+    drafts: bool = False
     _infos: dict[str, ModelInfo] = field(default_factory=dict)
 
     @property
@@ -127,15 +128,16 @@ class Ladder:
         return info
 
     def _keep_if_target(self, file: LadderFile, info: ModelInfo) -> None:
-        if info.role != "target":
+        if info.role != "target" and not self.drafts:
             self.left_out[file.path] = f"its role is {info.role}"
             self.files = [other for other in self.files if other.path != file.path]
             del self._infos[file.path]
 
 
-def list_ladder(web: Web, ref: str | Ref) -> Ladder:
+def list_ladder(web: Web, ref: str | Ref, *, drafts: bool = False) -> Ladder:
     """The ladder of ``hf:owner/repo[:QUANT][/file][@revision]``: with a quantization or a file, the
-    rungs that it names. One listing, no header.
+    rungs that it names. One listing, no header. ``drafts``: in a repository that has nothing but
+    files named like drafters those are meant.
 
     Raises:
         HubError: it cannot be had.
@@ -156,7 +158,9 @@ def list_ladder(web: Web, ref: str | Ref) -> Ladder:
         chosen = [_named(repository, rungs, ref.file, left_out)]
     else:
         chosen = [rung for path, rung in rungs.items() if not is_auxiliary(path)]
-        left_out |= {rung.path: "named like no model" for rung in aside}
+        if drafts and not chosen:
+            chosen = [rung for rung in aside if hinted_type(rung.path) is not None]
+        left_out |= {rung.path: "named like no model" for rung in aside if rung not in chosen}
         chosen = _of_quant(ref, chosen) if ref.quant else _one_model(chosen, left_out)
     if not chosen:
         raise RefError(
@@ -164,7 +168,7 @@ def list_ladder(web: Web, ref: str | Ref) -> Ladder:
             hint="a file that is named is taken as it is: hf:owner/repo/path/in/repo.gguf",
         )
     chosen.sort(key=lambda rung: (-rung.bytes, rung.path))
-    return Ladder(web, repository, chosen, left_out, aside)
+    return Ladder(web, repository, chosen, left_out, aside, drafts)
 
 
 def single(ladder: Ladder, ref: Ref) -> LadderFile:
@@ -300,7 +304,8 @@ def _of_quant(ref: Ref, rungs: list[LadderFile]) -> list[LadderFile]:
     """The rungs of a quantization. Raises RefError with what there is instead."""
     found = match_quant([rung.path for rung in rungs], ref.quant or "")
     if not found:
-        there = [rung.quant or rung.path for rung in sorted(rungs, key=lambda rung: -rung.bytes)]
+        by_size = sorted(rungs, key=lambda rung: (-rung.bytes, rung.path))
+        there = [rung.quant or rung.path for rung in by_size]
         raise RefError(
             f"hf:{ref.name} has no quantization {ref.quant}", hint=f"it has {some(there, 40)}"
         )

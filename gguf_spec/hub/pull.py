@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from gguf_spec.demo import resolve_demo
 from gguf_spec.errors import AmbiguousRefError, HubError, RefError
+from gguf_spec.folders import url_folder
 from gguf_spec.hub.download import Progress, check_space, fetch, partial_size
 from gguf_spec.hub.header_cache import unwritable, write_whole
 from gguf_spec.hub.ladder import LadderFile, list_ladder, single
@@ -24,7 +25,7 @@ from gguf_spec.hub.local import elsewhere
 from gguf_spec.hub.remote import RemoteFile, address_parts
 from gguf_spec.hub.repository import Repository
 from gguf_spec.hub.web import INSTALL, Web
-from gguf_spec.refs import Ref, as_hub, hf_cache_dir, parse_ref, resolve, url_folder
+from gguf_spec.refs import Ref, as_hub, hf_cache_dir, parse_ref, resolve
 
 __all__ = ["Progress", "Pulled", "locate", "obtain", "pull", "pull_file"]
 

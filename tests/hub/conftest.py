@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gguf_spec.hub.web import Web
+from tests.cli.conftest import cli  # noqa: F401 (a fixture)
 from tests.gguf_writer import Q8_0, Gguf, model
 from tests.hub_server import HubServer, hub_server
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gguf_spec.refs import hf_cache_dir
-from tests.cli.conftest import Cli, cli  # noqa: F401 (a fixture)
+from tests.cli.conftest import Cli
 from tests.hub.conftest import REPO, make_ladder
 from tests.hub_server import HubServer
 
@@ -33,7 +33,7 @@ def tiny_repo(server: HubServer) -> str:
     return "hf:o/tiny/Tiny-Q8_0.gguf"
 
 
-def test_pull_prints_the_path(cli: Cli, server: HubServer) -> None:  # noqa: F811
+def test_pull_prints_the_path(cli: Cli, server: HubServer) -> None:
     server.repos[REPO] = make_ladder()
     done = cli("pull", f"hf:{REPO}:Q4_K_M")
     assert done.code == 0
@@ -50,7 +50,7 @@ def test_pull_prints_the_path(cli: Cli, server: HubServer) -> None:  # noqa: F81
     }
 
 
-def test_pull_says_what_there_is(cli: Cli, server: HubServer) -> None:  # noqa: F811
+def test_pull_says_what_there_is(cli: Cli, server: HubServer) -> None:
     server.repos[REPO] = make_ladder()
     done = cli("pull", f"hf:{REPO}:Q5_K_M", "--json")
     assert done.code == 3
@@ -60,7 +60,7 @@ def test_pull_says_what_there_is(cli: Cli, server: HubServer) -> None:  # noqa: 
     assert done.err.count("\n") == 2
 
 
-def test_models_lists_what_was_pulled(cli: Cli, server: HubServer, tiny_repo: str) -> None:  # noqa: F811
+def test_models_lists_what_was_pulled(cli: Cli, server: HubServer, tiny_repo: str) -> None:
     for path in server.repos["o/tiny"]:
         assert cli("pull", f"hf:o/tiny/{path}").code == 0
     found = {one["ref"]: one for one in cli("models", "--json").json["models"]}
@@ -73,12 +73,12 @@ def test_models_lists_what_was_pulled(cli: Cli, server: HubServer, tiny_repo: st
     assert any(row.startswith(tiny_repo) for row in rows)
 
 
-def test_models_of_a_folder_that_is_none(cli: Cli, server: HubServer) -> None:  # noqa: F811
+def test_models_of_a_folder_that_is_none(cli: Cli, server: HubServer) -> None:
     done = cli("models", "nowhere")
     assert (done.code, "nowhere is no folder" in done.err) == (3, True)
 
 
-def test_inspect_reads_headers_only(cli: Cli, server: HubServer, tiny_repo: str) -> None:  # noqa: F811
+def test_inspect_reads_headers_only(cli: Cli, server: HubServer, tiny_repo: str) -> None:
     found = cli("inspect", tiny_repo, "hf:o/tiny/heads/eagle3-Tiny-Q8_0.gguf", "--json").json
     local = cli(
         "inspect", str(MODELS / "tiny-target.gguf"), str(MODELS / "tiny-eagle3.gguf"), "--json"
@@ -93,7 +93,7 @@ def test_inspect_reads_headers_only(cli: Cli, server: HubServer, tiny_repo: str)
     assert cli("inspect", "hf:o/other", "--offline").code == 3
 
 
-def test_run_downloads_what_is_not_here(cli: Cli, server: HubServer, tiny_repo: str) -> None:  # noqa: F811
+def test_run_downloads_what_is_not_here(cli: Cli, server: HubServer, tiny_repo: str) -> None:
     words = ("-t", "1", "-n", "4", "--temp", "0", "--raw", "-p", "a", "--spec-type", "none")
     first = cli("run", tiny_repo, *words, "--json")
     assert first.code == 0, first.err
@@ -104,7 +104,7 @@ def test_run_downloads_what_is_not_here(cli: Cli, server: HubServer, tiny_repo: 
     assert len(server.asked) == asked
 
 
-def test_run_says_what_is_wrong_with_the_hub(cli: Cli, server: HubServer) -> None:  # noqa: F811
+def test_run_says_what_is_wrong_with_the_hub(cli: Cli, server: HubServer) -> None:
     server.faults.status, server.faults.error_code = 403, "GatedRepo"
     done = cli("run", "hf:o/gated:Q8_0", "-p", "x")
     assert done.code == 3
