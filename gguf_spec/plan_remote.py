@@ -8,7 +8,7 @@ matters is a sketch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gguf_spec.demo import Progress
@@ -39,6 +39,7 @@ class Hosts:
     warnings: list[str] = field(default_factory=list)
     web: Web = field(init=False)
     _ladder: Ladder | None = None
+    _taken: str | None = None
 
     def __post_init__(self) -> None:
         away = self.offline or offline_by(os.environ)
@@ -76,18 +77,38 @@ class Hosts:
         self._ladder = ladder
         if ladder.note:
             self.warnings.append(ladder.note)
-        infos = ladder.settle(lambda known: _that_matter(known, ladder, machine, wish))
+        infos = ladder.settle(lambda known: self._that_matter(known, ladder, machine, wish))
         return self._found(ladder, infos)
+
+    def _that_matter(
+        self, infos: Sequence[ModelInfo], ladder: Ladder, machine: Machine, wish: Wish
+    ) -> list[int]:
+        """The rungs whose headers decide: the one that the plan takes, and those that miss by no
+        more than a sketch may be wrong."""
+        rungs = [Rung(file.ref, info) for file, info in zip(ladder.files, infos, strict=True)]
+        made = plan(rungs, machine, wish)
+        places = {id(rung): number for number, rung in enumerate(rungs)}
+        matter = []
+        for judged in made.ladder:
+            missing = summed(judged.missing)
+            close = 0 < missing * CLOSE <= judged.rung.info.file_bytes
+            if judged.chosen or close:
+                matter.append(places[id(judged.rung)])
+        if made.target is not None:
+            self._taken = made.target.rung.ref
+            matter.append(places[id(made.target.rung)])
+        return matter
 
     def _found(self, ladder: Ladder, infos: Sequence[ModelInfo]) -> Found:
         rungs = [Rung(file.ref, info) for file, info in zip(ladder.files, infos, strict=True)]
         exact = [r for r, f in zip(rungs, ladder.files, strict=True) if ladder.is_exact(f)]
-        for rung in exact:
-            check_loadable(rung.info, as_target=True)
+        taken = next((rung for rung in exact if rung.ref == self._taken), None)
+        if taken is not None:
+            check_loadable(taken.info, as_target=True)
         holes = {path: why for path, why in ladder.left_out.items() if why.startswith("only ")}
         left = tuple(f"{path} is left out: {why}" for path, why in holes.items())
         # what is about the model and not about its size is asked of the first rung
-        first = exact[0] if exact else rungs[0]
+        first = taken or (exact[0] if exact else rungs[0])
         return Found((first, *(rung for rung in rungs if rung is not first)), (), left)
 
     def _is_here(self, ref: Ref) -> bool:
@@ -167,22 +188,3 @@ def _offers(target: ModelInfo, one: Candidate, ceiling: int | None) -> list[Draf
         problem = f"known to be slower: {one.note} ({one.said})"
     offers = file_offers(target, rungs, one.origin, ceiling=ceiling)
     return [replace(offer, problem=offer.problem or problem) for offer in offers]
-
-
-def _that_matter(
-    infos: Sequence[ModelInfo], ladder: Ladder, machine: Machine, wish: Wish
-) -> Iterable[int]:
-    """The rungs whose headers decide: the one that the plan takes, and those above it that miss by
-    no more than a sketch may be wrong."""
-    rungs = [Rung(file.ref, info) for file, info in zip(ladder.files, infos, strict=True)]
-    made = plan(rungs, machine, wish)
-    places = {id(rung): number for number, rung in enumerate(rungs)}
-    matter = []
-    for judged in made.ladder:
-        missing = summed(judged.missing)
-        close = 0 < missing * CLOSE <= judged.rung.info.file_bytes
-        if judged.chosen or close:
-            matter.append(places[id(judged.rung)])
-    if made.target is not None:
-        matter.append(places[id(made.target.rung)])
-    return matter

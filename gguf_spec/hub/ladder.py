@@ -87,8 +87,15 @@ class Ladder:
         """
         if file.path in self._infos:
             return self._infos[file.path]
-        known = next(iter(self._infos.values()), None) or self._first()
-        return self._infos.get(file.path) or scaled(known, file)
+        if not self._infos:
+            self._first()
+        if file.path in self._infos or not self._infos:
+            return self.header(file)
+        # From the next larger one that is known. So a file that turned out to be less than its
+        # size promised is not overtaken by all the smaller ones, which would have to be read too.
+        known = sorted(self._infos.values(), key=lambda info: info.file_bytes)
+        larger = (info for info in known if info.file_bytes >= file.bytes)
+        return scaled(next(larger, known[-1]), file)
 
     def settle(self, wanted: Callable[[Sequence[ModelInfo]], Iterable[int]]) -> list[ModelInfo]:
         """Headers of all rungs, exact where it matters.
