@@ -7,16 +7,21 @@ matters is a sketch.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from gguf_spec import __version__
 from gguf_spec.demo import Progress
 from gguf_spec.errors import HubError, RefError
 from gguf_spec.header import ModelInfo
 from gguf_spec.hub.candidates import Candidate, find_candidates
+from gguf_spec.hub.header_cache import write_whole
 from gguf_spec.hub.ladder import Ladder, list_ladder
 from gguf_spec.hub.lookup import header_of
+from gguf_spec.hub.remote import hub_folder
 from gguf_spec.hub.web import Web, offline_by
 from gguf_spec.ladder import Found, find_drafts, find_target
 from gguf_spec.loadable import check_loadable
@@ -104,7 +109,7 @@ class Hosts:
         exact = [r for r, f in zip(rungs, ladder.files, strict=True) if ladder.is_exact(f)]
         taken = next((rung for rung in exact if rung.ref == self._taken), None)
         if taken is not None:
-            check_loadable(taken.info, as_target=True)
+            _check_once(taken)
         holes = {path: why for path, why in ladder.left_out.items() if why.startswith("only ")}
         left = tuple(f"{path} is left out: {why}" for path, why in holes.items())
         # what is about the model and not about its size is asked of the first rung
@@ -171,6 +176,17 @@ class Hosts:
             if os.path.realpath(one.info.path) not in there:
                 offers += _offers(target.info, one, ceiling)
         return offers
+
+
+def _check_once(rung: Rung) -> None:
+    """``check_loadable``, which looks at every token. A reference with its revision in it stays
+    what it is, so it is remembered where that went well. Raises HeaderError."""
+    name = hashlib.sha256(f"{__version__}\0{rung.ref}".encode()).hexdigest()[:32]
+    checked = hub_folder() / "checked" / name
+    if not checked.exists():
+        check_loadable(rung.info, as_target=True)
+        with contextlib.suppress(OSError):
+            write_whole(checked, b"")
 
 
 def in_order(offers: Sequence[DraftOffer], files: Sequence[DraftOffer]) -> list[DraftOffer]:
