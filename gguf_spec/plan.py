@@ -13,6 +13,7 @@ from gguf_spec.memory import CPU, cache_problem, facts
 from gguf_spec.planning.displace import displace, on_gpu
 from gguf_spec.planning.drafts import admit, mib, rebuilt
 from gguf_spec.planning.machine import Machine
+from gguf_spec.planning.quants import DEFAULT_FLOOR
 from gguf_spec.planning.speed import draft_speed, target_speed
 from gguf_spec.planning.target import (
     Ladder,
@@ -142,8 +143,11 @@ def _reasons(
         "C": "below the floor, which --min-quant allows",
     }[target.tier]
     missing = machine.missing(target.items)
-    if not fits:
+    if not fits and missing:
         found.append(f"{quant} comes nearest, and {shortage(missing)} are missing")
+    elif not fits:
+        floor = wish.min_quant or DEFAULT_FLOOR
+        found.append(f"every quantization is below {floor}, the best is {quant}")
     elif len(ladder.rungs) > 1:
         found.append(f"{quant} is the highest quantization of tier {target.tier} ({where})")
     else:

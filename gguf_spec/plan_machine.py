@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gguf_spec.devices import Device, HostMemory, host_memory, survey
-from gguf_spec.errors import UsageError
+from gguf_spec.errors import InputError, UsageError
 from gguf_spec.gpu_table import Gpu as KnownGpu
 from gguf_spec.gpu_table import describe
 from gguf_spec.planning.machine import Gpu, Host, Machine
@@ -38,12 +38,13 @@ class Limits:
 def this_machine(
     limits: Limits, *, devices: Sequence[str] | None = None, mapped: bool = True
 ) -> Machine:
-    """The devices here, or of them those called ``devices``; ``limits.vram`` bounds their memory.
+    """The devices here, or of them those called ``devices``; ``limits.vram`` bounds their memory,
+    one size each or one for all.
 
     As in llama.cpp a GPU that shares the host's memory counts only where there is no other.
 
     Raises:
-        UsageError: there is no such device, or there are more limits than devices.
+        InputError: there is no such device.
     """
     machine = survey()
     gpus = [device for device in machine.devices if device.kind == "gpu"]
@@ -52,19 +53,14 @@ def this_machine(
         known = {d.name: d for d in machine.devices if d.kind != "cpu"}
         unknown = [name for name in devices if name not in known]
         if unknown:
-            raise UsageError(
-                f"there is no device {unknown[0]!r}", hint=f"devices: {', '.join(known) or 'none'}"
+            names = ", ".join(known) or "none (this build computes on the CPU)"
+            raise InputError(
+                f"there is no device {', '.join(unknown)} to offload to",
+                hint=f"devices here: {names}",
             )
         gpus = [known[name] for name in devices]
-    vram = limits.vram
-    if vram is not None and len(vram) > len(gpus):
-        raise UsageError(
-            f"{len(vram)} sizes of memory for {len(gpus)} devices",
-            hint=f"devices: {', '.join(gpu.name for gpu in gpus) or 'none'}",
-        )
     planned = tuple(
-        _gpu(device, None if vram is None else vram[i] if i < len(vram) else 0, limits.reserved)
-        for i, device in enumerate(gpus)
+        _gpu(device, _bound(limits, i), limits.reserved) for i, device in enumerate(gpus)
     )
     return Machine(_host(machine.host, limits, alone=not planned), planned, cpu_repack(), mapped)
 
@@ -102,6 +98,16 @@ def named_machine(known: Sequence[KnownGpu], limits: Limits) -> Machine:
             )
         )  # fmt: skip
     return Machine(_other_host(limits, alone=False), tuple(gpus))
+
+
+def _bound(limits: Limits, index: int) -> int | None:
+    """The size that bounds a device: its own, or the one there is for all; a device more than
+    there are sizes is not used."""
+    if limits.vram is None:
+        return None
+    if len(limits.vram) == 1:
+        return limits.vram[0]
+    return limits.vram[index] if index < len(limits.vram) else 0
 
 
 def _gpu(device: Device, vram: int | None, reserve: int) -> Gpu:

@@ -207,7 +207,7 @@ def _model(info: ModelInfo, placement: Placement, *, load_mtp: bool) -> ProbeMod
     params = ModelParams(
         n_gpu_layers=placement.n_gpu_layers,
         tensor_split=placement.tensor_split,
-        devices=placement.devices or (),
+        devices=("none",) if placement.devices == () else placement.devices or (),
         overrides=tuple(overrides),
         load_mtp=load_mtp,
     )

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "generation", "bench", "tune", "verification", "exact"},
-    {"setup", "plan_machine", "plan_probe", "plan_request", "plan_remote"},
+    {"setup", "plan_machine", "plan_probe", "plan_request", "plan_remote", "run_plan"},
     {"engine", "equality", "curves"},
     {"drafters"},
     {"backend", "probe", "hub", "devices", "refs", "ladder"},

@@ -61,18 +61,17 @@ def plan(
         )
     for warning in warnings:
         out.warning(warning)
-    _show(replace(made, reasons=(*notes, *made.reasons)), out)
+    _show(replace(made, reasons=(*made.reasons, *notes)), out)
 
 
 def _show(made: Plan, out: Output) -> None:
     from gguf_spec.cli.plan_text import plan_text
     from gguf_spec.planning.record import plan_record
-    from gguf_spec.planning.target import shortage
 
     record: dict[str, Any] = plan_record(made, llama_cpp=llama_cpp_version())
     out.record(record, plan_text(record) if out.mode != "json" else "")
     if not made.fits:
-        out.say(f"error: it does not fit: {shortage(made.missing)} are missing")
+        out.say(f"error: it does not fit: {made.reasons[0]}")
         for hint in made.hints:
             out.say(f"hint: {hint}")
         raise typer.Exit(4)

@@ -115,13 +115,6 @@ def on_off_auto(value: str | None) -> str | None:
     return value
 
 
-def verify_rule(value: str | None) -> str | None:
-    """``match``, ``residual`` or ``auto``."""
-    if value is not None and value not in ("match", "residual", "auto"):
-        raise typer.BadParameter(f"{value!r} is none of match, residual, auto")
-    return value
-
-
 def one_of(*words: str) -> Callable[[str], str]:
     """A check: one of some words."""
 
@@ -131,6 +124,13 @@ def one_of(*words: str) -> Callable[[str], str]:
         return value
 
     return check
+
+
+def verify_rule(value: str | None) -> str | None:
+    """``match``, ``residual`` or ``auto``."""
+    if value is not None and value not in ("match", "residual", "auto"):
+        raise typer.BadParameter(f"{value!r} is none of match, residual, auto")
+    return value
 
 
 def texts(value: list[str] | None) -> list[str] | None:

@@ -34,7 +34,7 @@ def displace(
     placement = target.placement
     if not machine.gpus or machine.unified or wish.n_gpu_layers is not None:
         return None
-    search = Search(target.rung.info, target.params, machine, wish)
+    search = Search(target.rung.info, target.params, machine, wish, placement.devices)
     steps = _steps(search, placement.n_gpu_layers, placement.n_cpu_moe)
     for offer in offers:
         if not offer.is_neural or offer.problem is not None:

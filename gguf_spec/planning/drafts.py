@@ -130,7 +130,8 @@ class Admission:
         if offer.n_gpu_layers == 0:
             return []
         remaining = self.machine.remaining(self.items)
-        names = [gpu.name for gpu in self.machine.gpus]
+        used = self.target.placement.devices
+        names = [gpu.name for gpu in self.machine.gpus if used is None or gpu.name in used]
         allowed = [name for name in names if not offer.devices or name in offer.devices]
         return sorted(allowed, key=lambda name: -remaining[name])
 
@@ -144,11 +145,13 @@ class Admission:
         return offer.method == "draft-simple" and offer.n_gpu_layers is None
 
     def _smallest(self, offer: DraftOffer, place: _Place, n_max: int) -> Bundle | None:
-        """The least that drafts of ``n_max`` tokens cost there."""
-        types = self._types(offer, place)
-        if not types:
-            return None
-        return self.bundle(offer, place, n_max, types[-1], _ubatches(offer, n_max)[-1])
+        """The least that drafts of ``n_max`` tokens cost there. A smaller type need not be less:
+        CUDA unpacks a quantized cache, which takes room, too."""
+        n_ubatch = _ubatches(offer, n_max)[-1]
+        found = (
+            self.bundle(offer, place, n_max, types, n_ubatch) for types in self._types(offer, place)
+        )
+        return min(found, key=lambda one: (summed(self._missing(one)), one.bytes), default=None)
 
     def _largest(self, offer: DraftOffer, place: _Place) -> Bundle:
         """The best that fits there, given that the smallest does: the longest drafts for which

@@ -8,9 +8,9 @@ what batches borrow from the CPU's layers (op_offload) shrinks by no more than t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 
 from gguf_spec.header import ModelInfo
 from gguf_spec.memory import (
@@ -24,9 +24,11 @@ from gguf_spec.memory import (
     target_items,
 )
 from gguf_spec.memory.facts import facts
-from gguf_spec.planning.machine import Machine, summed
+from gguf_spec.memory.layout import used_devices
+from gguf_spec.planning.machine import Gpu, Machine, summed
 from gguf_spec.planning.types import ALL, Wish
 
+_FEW_DEVICES = 3  # all sets of so many are tried
 _EXPERTS = re.compile(r"blk\.\d+\.ffn_(up|down|gate_up|gate)_(ch|)exps")
 
 
@@ -49,12 +51,19 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One model with one context on one machine."""
+    """One model with one context on one machine; ``devices`` None: all of its GPUs."""
 
     info: ModelInfo
     params: MemoryParams
     machine: Machine
     wish: Wish
+    devices: tuple[str, ...] | None = None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are used."""
+        every = self.machine.gpus
+        return tuple(gpu for gpu in every if self.devices is None or gpu.name in self.devices)
 
     @property
     def n_all(self) -> int:
@@ -70,6 +79,49 @@ class Search:
     def whole(self) -> Fit:
         """Everything on the GPUs, or as many layers as the user says; experts may stay in host
         memory, as few layers' of them as possible."""
+        fit = self._over_devices(Search._whole, none=self.wish.n_gpu_layers == 0)
+        assert fit is not None
+        return fit
+
+    def partial(self) -> Fit | None:
+        """As many layers on the GPUs as fit, the rest and all experts in host memory; None where
+        there is nothing to choose."""
+        if self.wish.n_gpu_layers is not None or not self.machine.gpus or self.machine.unified:
+            return None
+        return self._over_devices(Search._partial, none=True)
+
+    def _over_devices(self, how: Callable[[Search], Fit], *, none: bool) -> Fit | None:
+        """The first fit over sets of devices, else what misses the least. A device costs something
+        before it has any layer, so fewer devices can hold more; ``none`` of them is the last."""
+        best: Fit | None = None
+        for names in self._device_sets(none):
+            fit = how(replace(self, devices=names))
+            if fit.fits:
+                return fit
+            if best is None or summed(fit.missing) < summed(best.missing):
+                best = fit
+        return best
+
+    def _device_sets(self, none: bool) -> Iterator[tuple[str, ...] | None]:
+        """All devices, then fewer of them: of a few all sets, of many without the smallest."""
+        yield None
+        gpus = self.machine.gpus
+        if self.wish.tensor_split or self.machine.unified:
+            return
+        if len(gpus) <= _FEW_DEVICES:
+            for size in range(len(gpus) - 1, 0, -1):
+                sets = combinations(gpus, size)
+                for some in sorted(sets, key=lambda one: -sum(gpu.budget for gpu in one)):
+                    yield tuple(gpu.name for gpu in some)
+        else:
+            by_size = sorted(gpus, key=lambda gpu: -gpu.budget)
+            for size in range(len(gpus) - 1, 0, -1):
+                kept = by_size[:size]
+                yield tuple(gpu.name for gpu in gpus if gpu in kept)
+        if none and gpus:
+            yield ()
+
+    def _whole(self) -> Fit:
         n_gpu = self._n_gpu()
         if self.wish.n_cpu_moe is not None:
             return self.spread(n_gpu, self.wish.n_cpu_moe)
@@ -86,15 +138,11 @@ class Search:
         found = next(tried[n] for n in sorted(tried) if not self._over(tried[n]))
         return min(fit, found, key=lambda one: summed(one.missing))
 
-    def partial(self) -> Fit | None:
-        """As many layers on the GPUs as fit, the rest and all experts in host memory; None where
-        there is nothing to choose."""
-        if self.wish.n_gpu_layers is not None or not self.machine.gpus or self.machine.unified:
-            return None
+    def _partial(self) -> Fit:
         n_cpu_moe = self.wish.n_cpu_moe
         if n_cpu_moe is None:
             n_cpu_moe = facts(self.info).n_layer_all if self.has_movable_experts else 0
-        return self.most_layers(n_cpu_moe, self.n_all - 1)
+        return self.most_layers(n_cpu_moe, self.n_all - 1 if self.gpus else 0)
 
     def most_layers(self, n_cpu_moe: int, most: int) -> Fit:
         """The most layers on the GPUs, up to ``most``, with the experts of ``n_cpu_moe`` layers in
@@ -110,7 +158,7 @@ class Search:
     def spread(self, n_gpu: int, n_cpu_moe: int) -> Fit:
         """``n_gpu`` layers over the devices: by the user's split, else by budgets, else so that
         each device is filled before the next."""
-        gpus = self.machine.gpus
+        gpus = self.gpus
         if len(gpus) < 2 or self.wish.tensor_split or not n_gpu:
             split = self.wish.tensor_split if gpus else ()
             return self.fit(self._placement(n_gpu, n_cpu_moe, split))
@@ -127,7 +175,7 @@ class Search:
         return Fit(placement, items, self.machine.missing(items))
 
     def _n_gpu(self) -> int:
-        if not self.machine.gpus:
+        if not self.gpus:
             return 0
         wanted = self.wish.n_gpu_layers
         return self.n_all if self.wants_all or wanted is None else wanted
@@ -135,7 +183,7 @@ class Search:
     @property
     def has_movable_experts(self) -> bool:
         """Whether there are experts, and the plan may say where they are."""
-        if self.wish.override_tensor or not self.machine.gpus or self.machine.unified:
+        if self.wish.override_tensor or not self.gpus or self.machine.unified:
             return False
         return any(_EXPERTS.match(tensor.name) for tensor in self.info.tensors)
 
@@ -149,11 +197,12 @@ class Search:
             tensor_split=tuple(split),
             n_cpu_moe=n_cpu_moe,
             override_tensor=self.wish.override_tensor,
+            devices=self.devices,
         )
 
     def _by_budget(self, n_gpu: int) -> tuple[float, ...]:
         """Layers for each device, in proportion to the budgets."""
-        budgets = [max(gpu.budget, 0) for gpu in self.machine.gpus]
+        budgets = [max(gpu.budget, 0) for gpu in self.gpus]
         total, so_far, cuts = sum(budgets), 0, [0]
         if not total:
             budgets = [1] * len(budgets)
@@ -165,7 +214,7 @@ class Search:
 
     def _filled(self, n_gpu: int, n_cpu_moe: int) -> tuple[float, ...]:
         """Layers for each device, each as full as it gets before the next has any."""
-        gpus = self.machine.gpus
+        gpus = self.gpus
         counts = [0] * len(gpus)
         for i, gpu in enumerate(gpus[:-1]):
             left = n_gpu - sum(counts[:i])
@@ -195,8 +244,8 @@ def bill(
         where = layout_of(info, placement, hardware)
         items += [item for lora in wish.loras for item in lora_items(lora, info, where)]
     if wish.mmproj is not None:
-        on_gpu = hardware.devices and placement.n_gpu_layers
-        items += mmproj_items(wish.mmproj, hardware.devices[0] if on_gpu else None)
+        used = used_devices(placement, hardware) if placement.n_gpu_layers else []
+        items += mmproj_items(wish.mmproj, used[0] if used else None)
     return tuple(items)
 
 

@@ -56,7 +56,7 @@ def plain_name(name: str) -> str:
     if text in USUAL_BITS:
         return text
     text = re.sub(r"_(XL|L|M|S)$", "", text)
-    return next((n for n in (f"{text}_M", f"{text}_S", text) if n in USUAL_BITS), text)
+    return next((n for n in (text, f"{text}_M", f"{text}_S") if n in USUAL_BITS), text)
 
 
 def floor_bits(name: str) -> float:

@@ -61,6 +61,7 @@ def placement_record(placement: Placement) -> dict[str, Any]:
         "n_cpu_moe": placement.n_cpu_moe,
         "tensor_split": list(placement.tensor_split) or None,
         "override_tensor": [f"{text}={device}" for text, device in placement.override_tensor],
+        "devices": None if placement.devices is None else list(placement.devices),
     }
 
 

@@ -12,9 +12,10 @@ from gguf_spec.plan import plan
 from gguf_spec.planning.machine import Machine
 from gguf_spec.planning.quants import layer_bits
 from gguf_spec.planning.record import plan_record
-from gguf_spec.planning.types import DraftOffer, Rung, Wish
+from gguf_spec.planning.types import Wish
 from tests.planning.worlds import (
     GIB,
+    drafts,
     ladders,
     machine,
     machines,
@@ -26,13 +27,16 @@ from tests.planning.worlds import (
     wishes,
 )
 
+Wanted = list[tuple[str, int, int]]
 
-@given(ladders(), machines(), wishes(), offers(), st.booleans())
-@settings(max_examples=60, deadline=None)
+
+@given(ladders(), machines(), wishes(), drafts(), st.booleans())
+@settings(max_examples=40, deadline=None)
 def test_a_draft_changes_nothing_of_the_target(
-    ladder: list[Rung], there: Machine, wish: Wish, drafts: list[DraftOffer], one: bool
+    names: tuple[str, ...], there: Machine, wish: Wish, wanted: Wanted, one: bool
 ) -> None:
-    with_draft = plan_record(plan(ladder, there, wish, drafts, one=one))
+    ladder = rungs(*names)
+    with_draft = plan_record(plan(ladder, there, wish, offers(wanted, names), one=one))
     without = plan_record(plan(ladder, there, wish))
     assert with_draft["target"] == without["target"]
     assert with_draft["fits"] == without["fits"]
@@ -40,14 +44,17 @@ def test_a_draft_changes_nothing_of_the_target(
     assert [(r["quant"], r["total_bytes"], r["fits"]) for r in with_draft["ladder"]] == alone
 
 
-@given(ladders(), machines(), wishes(), offers(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@given(ladders(), machines(), wishes(), drafts(), st.booleans())
+@settings(max_examples=40, deadline=None)
 def test_what_is_planned_fits_and_adds_up(
-    ladder: list[Rung], there: Machine, wish: Wish, drafts: list[DraftOffer], one: bool
+    names: tuple[str, ...], there: Machine, wish: Wish, wanted: Wanted, one: bool
 ) -> None:
-    made = plan(ladder, there, wish, drafts, one=one)
+    made = plan(rungs(*names), there, wish, offers(wanted, names), one=one)
     record = plan_record(made)
-    assert made.fits == (not there.missing(made.target.items))
+    if made.fits:
+        assert not there.missing(made.target.items)
+    else:  # or every quantization is below the floor
+        assert there.missing(made.target.items) or "is below" in made.reasons[0]
     memories = [*record["devices"], record["host"]]
     for memory in memories:
         assert memory["used"] == sum(item["bytes"] for item in memory["items"])
@@ -63,8 +70,8 @@ def test_what_is_planned_fits_and_adds_up(
     chosen = [row for row in record["ladder"] if row["chosen"]]
     assert len(chosen) == 1
     assert chosen[0]["total_bytes"] == sum(record["target"]["bytes"].values())
-    assert chosen[0]["fits"] == record["fits"]
-    assert (chosen[0]["missing_bytes"] == 0) == record["fits"]
+    assert chosen[0]["fits"] or not record["fits"]
+    assert (chosen[0]["missing_bytes"] == 0) == chosen[0]["fits"]
     admitted = [c["method"] for c in record["draft_candidates"] if c["admitted"]]
     assert admitted == [draft["method"] for draft in record["drafts"]]
     assert record["draft"] == (record["drafts"] or [None])[0]
@@ -75,10 +82,11 @@ def test_what_is_planned_fits_and_adds_up(
 
 
 @given(ladders(), wishes(), st.lists(memories(), min_size=1, max_size=2), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_more_vram_never_gives_a_lower_quantization(
-    ladder: list[Rung], wish: Wish, sizes: list[int], data: st.DataObject
+    names: tuple[str, ...], wish: Wish, sizes: list[int], data: st.DataObject
 ) -> None:
+    ladder = rungs(*names)
     more = [size + data.draw(memories()) for size in sizes]
     ram = GIB // 4 + data.draw(memories())
     small = plan(ladder, machine(*sizes, ram=ram), wish)
@@ -91,10 +99,11 @@ def test_more_vram_never_gives_a_lower_quantization(
 
 
 @given(ladders(), machines(), wishes())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_context_that_was_asked_for_is_kept(
-    ladder: list[Rung], there: Machine, wish: Wish
+    names: tuple[str, ...], there: Machine, wish: Wish
 ) -> None:
+    ladder = rungs(*names)
     made = plan(ladder, there, wish)
     if isinstance(wish.n_ctx, int):
         assert made.target.n_ctx == wish.n_ctx

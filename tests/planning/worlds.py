@@ -124,22 +124,38 @@ def wishes(draw: st.DrawFn) -> Wish:
 
 
 @st.composite
-def ladders(draw: st.DrawFn) -> list[Rung]:
-    kind = draw(st.sampled_from(TARGETS))
+def ladders(draw: st.DrawFn) -> tuple[str, ...]:
+    """What ``rungs`` makes a ladder of. Names, because hypothesis prints what it has drawn."""
     quants = draw(st.lists(st.sampled_from(QUANTS), min_size=1, max_size=4, unique=True))
-    return rungs(kind, *quants)
+    return draw(st.sampled_from(TARGETS)), *quants
 
 
 @st.composite
-def offers(draw: st.DrawFn) -> list[DraftOffer]:
+def drafts(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    """What ``offers`` makes drafts of: methods, their longest drafts, and rows at once."""
+    methods = st.sampled_from([*_FILES, "ngram-simple", "draft-mtp"])
+    chosen = draw(st.lists(methods, max_size=4, unique=True))
+    rows = st.sampled_from([32, 128, 512])
+    return [(method, draw(st.integers(1, 15)), draw(rows)) for method in chosen]
+
+
+_FILES = {
+    "draft-eagle3": ("eagle3", "Q4_K"),
+    "draft-dflash": ("dflash", "Q4_K"),
+    "draft-simple": ("draft", "Q8_0", "Q4_K"),
+}
+
+
+def offers(wanted: list[tuple[str, int, int]], ladder: tuple[str, ...]) -> list[DraftOffer]:
     """Drafts of every kind, whether they would suit the target or not: bytes are bytes."""
-    n_max = draw(st.integers(1, 15))
-    n_ubatch = draw(st.sampled_from([32, 128, 512]))
-    every = [
-        DraftOffer("draft-eagle3", tuple(rungs("eagle3", "Q4_K")), n_max=n_max, n_ubatch=n_ubatch),
-        DraftOffer("draft-dflash", tuple(rungs("dflash", "Q4_K")), n_max=n_max, n_ubatch=n_ubatch),
-        DraftOffer("draft-simple", tuple(rungs("draft", "Q8_0", "Q4_K")), n_max=n_max),
-        DraftOffer("ngram-simple", n_max=48),
-        DraftOffer("draft-mtp", problem="it has none"),
-    ]
-    return draw(st.lists(st.sampled_from(every), max_size=4, unique_by=id))
+    found = []
+    for method, n_max, n_ubatch in wanted:
+        if method == "draft-mtp" and ladder[0] in ("hybrid", "hybrid-experts"):
+            found.append(mtp(*ladder[:2], n_max=n_max, n_ubatch=n_ubatch))
+        elif method in _FILES:
+            files = tuple(rungs(*_FILES[method]))
+            found.append(DraftOffer(method, files, n_max=n_max, n_ubatch=n_ubatch))
+        else:
+            problem = "it has none" if method == "draft-mtp" else None
+            found.append(DraftOffer(method, n_max=4 * n_max, problem=problem))
+    return found
