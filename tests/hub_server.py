@@ -44,6 +44,7 @@ class Faults:
     close_after: int | None = None  # of the bytes of each answer
     end_at: int | None = None  # of the file: no answer goes beyond
     wrong_total: int | None = None
+    shift: int = 0  # ranges begin so much later than was asked for
     page: bool = False
     loop: bool = False
     expired: int = 0  # links that the store refuses
@@ -245,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
         if condition is not None and condition != headers.get("ETag"):
             asked = None
         if asked and not faults.ignore_ranges:
-            start = int(asked[1])
+            start = int(asked[1]) + faults.shift
             end = min(int(asked[2]) + 1, len(data)) if asked[2] else len(data)
             if start >= len(data):
                 return self._answer(416, Content_Range=f"bytes */{total}")

@@ -203,6 +203,14 @@ def leave_partial(data: bytes, size: int) -> Path:
     return partial
 
 
+def test_a_server_that_sends_another_range(server: HubServer, web: Web, big: bytes) -> None:
+    leave_partial(big, 700_000)
+    server.faults.shift = 8
+    with pytest.raises(HubError, match="asked for bytes from 700000 on"):
+        pull(web, f"hf:{REPO}:F16", silent)
+    assert cache_files() == []
+
+
 def test_a_server_that_ignores_ranges_sends_all_of_it(
     server: HubServer, web: Web, big: bytes
 ) -> None:

@@ -112,6 +112,7 @@ FAULTS = {
     "loop": ({"loop": True}, "redirects in a loop"),
     "expired": ({"expired": 99}, "expired"),
     "total": ({"wrong_total": 1234567}, "1234567 bytes, expected"),
+    "range": ({"shift": 8}, "asked for bytes from 0 on"),
     "content": ({"new_etag": "0" * 64}, "changed"),
     "closed": ({"close_after": 2000}, "closed the connection after 2000 bytes"),
     "garbage": ({"other_content": b"\x7fELF" + bytes(99_000)}, "expected"),
