@@ -19,6 +19,7 @@ from gguf_spec.drafters.ngram_registry import ngram_ceiling
 from gguf_spec.errors import InputError, PairError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
+from gguf_spec.hub.pull import locate
 from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.memory.limits import snapshots
 from gguf_spec.ngram_pool_file import pool_path
@@ -28,7 +29,6 @@ from gguf_spec.pairing_mtp import chain_length
 from gguf_spec.planning.types import Plan
 from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, Target, draft_settings, parse_lora
 from gguf_spec.profile_schema import DraftType
-from gguf_spec.refs import resolve
 from gguf_spec.run_plan import fit
 
 Progress = Callable[[str, "int | None", "int | None"], None]
@@ -240,14 +240,14 @@ def _warn_of_ignored(profile: Profile, warnings: list[str]) -> None:
 
 
 def _read(ref: str, progress: Progress | None, *, as_target: bool) -> ModelInfo:
-    info = read_model(resolve(ref, progress=progress))
+    info = read_model(locate(ref, progress=progress))
     check_loadable(info, as_target=as_target)
     return info
 
 
 def _lora(text: str, target: ModelInfo) -> LoraSetup:
     path, scale = parse_lora(text)
-    info = read_header(resolve(path))
+    info = read_header(locate(path))
     check_adapter(info, target)
     return LoraSetup(Path(info.path), scale, info)
 

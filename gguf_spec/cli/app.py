@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from gguf_spec import __version__
-from gguf_spec.cli import chat, doctor, inspect, plan, profiles, run, verify
+from gguf_spec.cli import chat, doctor, inspect, models, plan, profiles, pull, run, verify
 from gguf_spec.cli.groups import flat
 from gguf_spec.cli.options import DebugOpt, examples
 from gguf_spec.cli.output import State, print_json, printable, shortened
@@ -73,6 +73,8 @@ app.command(epilog=plan.EPILOG, short_help="Show what fits into memory, and wher
     flat(plan.plan)
 )
 app.command(epilog=inspect.EPILOG, short_help="Show what is in a GGUF file.")(inspect.inspect)
+app.command(epilog=pull.EPILOG, short_help="Download a model.")(pull.pull)
+app.command(epilog=models.EPILOG, short_help="List the models on this machine.")(models.models)
 app.command(epilog=verify.EPILOG, short_help="Measure whether drafting changes the text here.")(
     flat(verify.verify)
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EPILOG = examples(
     "gguf-spec plan model.gguf",
     "gguf-spec plan models/gemma-3-27b-it/ -c max       the best quantization in a folder",
+    "gguf-spec plan hf:owner/repo --vram 24GiB         all quantizations, before any download",
     "gguf-spec plan model.gguf -d head.gguf --vram 24GiB",
     'gguf-spec plan model.gguf --gpu "2x RTX 3090" --ram 64GiB --json',
 )
@@ -67,7 +68,7 @@ def _show(made: Plan, out: Output) -> None:
     from gguf_spec.cli.plan_text import plan_text
     from gguf_spec.planning.record import plan_record
 
-    record: dict[str, Any] = plan_record(made, llama_cpp=_llama_cpp())
+    record: dict[str, Any] = plan_record(made, llama_cpp=llama_cpp_version())
     out.record(record, plan_text(record) if out.mode != "json" else "")
     if not made.fits:
         out.say(f"error: it does not fit: {made.reasons[0]}")
@@ -76,7 +77,8 @@ def _show(made: Plan, out: Output) -> None:
         raise typer.Exit(4)
 
 
-def _llama_cpp() -> str:
+def llama_cpp_version() -> str:
+    """Whose rules a plan follows."""
     from importlib import metadata
 
     try:
@@ -94,11 +96,18 @@ def _request(target: str, options: PlanOptions) -> PlanRequest:
 
         types = parse_spec_types(options.spec_type)
     return PlanRequest(
-        target, options.draft, types, options.spec_draft_n_max, options.mmproj, _wish(options)
+        target,
+        options.draft,
+        types,
+        options.spec_draft_n_max,
+        options.mmproj,
+        make_wish(options),
+        options.offline,
     )
 
 
-def _wish(options: PlanOptions) -> Wish:
+def make_wish(options: PlanOptions) -> Wish:
+    """What the options ask of the target."""
     from gguf_spec.memory import MemoryParams
     from gguf_spec.planning.types import ALL, Wish
 
