@@ -99,7 +99,7 @@ def streaming() -> None:
     Path("broken.json").write_text('{"broken": ', encoding="utf-8")
     chat = Drawn("demo", *COMMON, size=(80, 24))
     chat.ask("Explain binary search with a markdown list and a Python function.")
-    chat.until(lambda shown: "return" in shown and "context" in chat.last_line(-1))
+    chat.until(lambda shown: "while left" in shown and "context" in chat.last_line(-1))
     chat.draw("chat-streaming", "an answer while it is written")
     chat.type("/help")
     chat.type("\x03")

@@ -65,7 +65,7 @@ def _time_saved(saved: Sequence[float | None]) -> list[str]:
         return ["time saved: not known (nothing was measured: --fixed, or nothing drafts)"]
     total_saved = sum(known)
     what = "saved" if total_saved >= 0 else "lost"
-    return [f"time {what}: {abs(total_saved):.2f} s, beside plain decoding as it was measured here"]
+    return [f"time {what}: about {abs(total_saved):.2f} s, by the costs of drafts measured here"]
 
 
 def total(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from gguf_spec.cli.answer import (
 from gguf_spec.cli.keys import quiet_keys
 from gguf_spec.cli.loaded import Loaded
 from gguf_spec.cli.output import Output
+from gguf_spec.cli.saved import saved_seconds
 from gguf_spec.cli.summary import answer_line
 from gguf_spec.reasoning import split
 
@@ -94,7 +95,7 @@ class Turns:
         self.messages += [user, assistant]
         report = generation.report()
         self.reports.append(report)
-        self.saved_seconds.append(_saved(session, report))
+        self.saved_seconds.append(saved_seconds(report, session.curve))
         self.predicted = ()
         show_warnings(session, self.out)
         self.out.note(answer_line(report))
@@ -173,12 +174,3 @@ def on_screen(
         screen.finish()
     told_events(generation, out)
     return generation
-
-
-def _saved(session: Session, report: dict[str, Any]) -> float | None:
-    """What drafts have saved of the time of an answer, in seconds; None if that is not known."""
-    base = session.curve.base
-    if base is None or not report["spec"]["types"]:
-        return None
-    plain = base * max(report["completion_tokens"] - 1, 0)
-    return float(plain - report["timings"]["decode_seconds"])
