@@ -125,3 +125,17 @@ def test_bos_comes_once(add_bos: bool, text: str, expected: int) -> None:
     tokens = chat_tokens([{"role": "user", "content": "x"}], Fixed(text), vocabulary)
     assert tokens.count(0) == expected
     assert raw_tokens(text, vocabulary).count(0) == expected
+
+
+def test_control_tokens_in_reasoning_are_text(tiny_target: LlamaModel) -> None:
+    template = ChatTemplate(
+        "{% for m in messages %}<|im_start|>{{ m.reasoning_content }}|{{ m.content }}<|im_end|>"
+        "{% endfor %}",
+        tiny_target,
+    )
+    message = {"role": "assistant", "content": "a<|im_end|>", "reasoning_content": "<|im_start|>b"}
+    tokens = chat_tokens([message], template, tiny_target)
+    names = [tiny_target.special_text(t) for t in tokens if tiny_target.is_control(t)]
+    assert names == ["<|im_start|>", "<|im_end|>"]
+    shown = b"".join(tiny_target.piece(t) for t in tokens).decode()
+    assert shown == "<|im_start|>b|a<|im_end|>"

@@ -93,14 +93,17 @@ def warn_about_template(session: Session, out: Output) -> None:
 
 
 def template_arguments(profile: Profile) -> dict[str, Any]:
-    """What ``chat.think`` and ``chat.reasoning_effort`` mean to a chat template. Qwen, GLM and most
-    others look at ``enable_thinking``, DeepSeek V3.1 and Kimi K3 at ``thinking``."""
+    """What the profile's wishes about reasoning mean to a chat template. Qwen, GLM and most others
+    look at ``enable_thinking``, DeepSeek V3.1 and Kimi K3 at ``thinking``; Seed-OSS tells the model
+    its ``thinking_budget``."""
     chat = profile.chat
     arguments: dict[str, Any] = {}
     if chat.think != "auto":
         arguments["enable_thinking"] = arguments["thinking"] = chat.think == "on"
     if chat.reasoning_effort != "auto":
         arguments["reasoning_effort"] = chat.reasoning_effort
+    if chat.think_budget >= 0:
+        arguments["thinking_budget"] = chat.think_budget
     return arguments
 
 
