@@ -1,34 +1,47 @@
 """Places to which a cache that cannot be cut back can still return.
 
-A recurrent state has no tail that could be dropped. A conversation goes back all the same: the next
-prompt has the last answer without its reasoning, or other tokens for the same text, or ``/undo``
-was typed. So the state is kept where turns begin and end.
+A recurrent state has no tail that could be dropped, and a sliding window gives up cells that an
+earlier position would look at. A conversation goes back all the same: the next prompt has the last
+answer without its reasoning, or other tokens for the same text, or ``/undo`` was typed. So in a
+conversation the state is kept where turns begin and end.
 """
 
 from __future__ import annotations
 
 from gguf_spec.context import ModelContext
 
-# As large as a recurrent state is, and as rarely as somebody goes back several turns.
+# People rarely go back several turns.
 _MOST = 6
+# A state of a large window takes longer to copy, twice each turn, than it is worth.
+_LARGEST = 256 << 20
+_MOST_BYTES = 1 << 30
 
 
 class Checkpoints:
-    """The states that were kept of one sequence, by how many tokens they hold. None are where the
-    cache can be cut back anyway."""
+    """The states that were kept of one sequence, by how many tokens they hold. None are kept while
+    ``enabled`` is False, and where the cache can be cut back anyway."""
 
     def __init__(self, target: ModelContext, seq: int) -> None:
+        self.enabled = False
         self._target = target
         self._seq = seq
         self._kept: dict[int, object] = {}
 
     def keep(self, n_tokens: int) -> None:
         """Keep the state as it is now, after ``n_tokens``."""
-        needed = not self._target.removes_tail and getattr(self._target, "can_save", True)
-        if not needed or n_tokens <= 0 or n_tokens in self._kept:
+        target = self._target
+        needed = not target.removes_tail or getattr(target, "has_window", False)
+        if not self.enabled or not needed or not getattr(target, "can_save", True):
             return
-        self._kept[n_tokens] = self._target.save(self._seq)
-        while len(self._kept) > _MOST:
+        if n_tokens <= 0 or n_tokens in self._kept:
+            return
+        state = target.save(self._seq)
+        size = getattr(target, "saved_bytes", 0)
+        if size > _LARGEST:
+            self.enabled = False
+            return
+        self._kept[n_tokens] = state
+        while len(self._kept) > min(_MOST, _MOST_BYTES // max(size, 1)):
             del self._kept[min(self._kept)]
 
     def forget_behind(self, n_tokens: int) -> None:

@@ -114,7 +114,8 @@ class SequenceState:
         """Whether only those parts of the cache are used again that a new prompt would fill in the
         same way: whole chunks of n_ubatch tokens, decoded as such."""
         self._n_chunked = 0
-        self._checkpoints = Checkpoints(target, seq)
+        self.checkpoints = Checkpoints(target, seq)
+        """To go back to in the next generation, if that is enabled."""
 
     @property
     def drafters(self) -> tuple[Drafter, ...]:
@@ -156,12 +157,12 @@ class SequenceState:
         if not self.consistent:
             keep = self._cleared()
         elif keep < self.n_cached and not target.remove(self.seq, keep):
-            keep = self._checkpoints.go_back(keep)
+            keep = self.checkpoints.go_back(keep)
             whole = not self.keeps_whole_chunks or keep % target.n_ubatch == 0
             if not keep or not whole or self.stack.reusable(prompt, keep) < keep:
                 keep = self._cleared()
-        self._checkpoints.forget_behind(keep)
-        self._checkpoints.keep(keep)
+        self.checkpoints.forget_behind(keep)
+        self.checkpoints.keep(keep)
         self.consistent = True
         self.n_cached = self.progress.cached_tokens = keep
         self._n_chunked = min(self._n_chunked, keep)
@@ -186,8 +187,8 @@ class SequenceState:
         self.history.truncate(self._n_prompt + n_completion)
         keep = min(self.n_cached, len(self.history))
         if keep < self.n_cached and not self._target.remove(self.seq, keep):
-            keep = self._checkpoints.go_back(keep) or self._cleared()
-        self._checkpoints.forget_behind(keep)
+            keep = self.checkpoints.go_back(keep) or self._cleared()
+        self.checkpoints.forget_behind(keep)
         self.n_cached = keep
 
     def adopt(self, tokens: Sequence[int]) -> None:
@@ -195,7 +196,7 @@ class SequenceState:
         self.finish("stop")
         self.history.truncate(0)
         self.history.extend(tokens)
-        self._checkpoints.forget_behind(0)
+        self.checkpoints.forget_behind(0)
         self.n_cached, self._n_prompt, self._n_chunked = len(tokens), len(tokens), 0
         self.consistent = True
 
@@ -207,7 +208,7 @@ class SequenceState:
             return Run(self.seq, self.n_cached, chunk, int(end == self._n_prompt))
         start = len(self.history) - 1
         if start == self._n_prompt:
-            self._checkpoints.keep(start)
+            self.checkpoints.keep(start)
         tokens = [self.history[start], *self._propose_draft().tokens]
         return Run(self.seq, start, tokens, len(tokens))
 
@@ -268,7 +269,7 @@ class SequenceState:
     def _cleared(self) -> int:
         """Empty the cache; gives back the number of tokens that are left in it."""
         self._target.clear(self.seq)
-        self._checkpoints.forget_behind(0)
+        self.checkpoints.forget_behind(0)
         return 0
 
     def _propose_draft(self) -> Draft:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel
 from gguf_spec.control import FixedPolicy
 from gguf_spec.engine import Engine, Request, SequenceState
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -15,7 +16,9 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4]
 def opened(*, removes_tail: bool = False) -> tuple[Engine, SequenceState, ToyContext]:
     target = ToyContext(5, removes_tail=removes_tail, end_bias=-99)
     engine = Engine(target)
-    return engine, engine.open([], FixedPolicy(())), target
+    sequence = engine.open([], FixedPolicy(()))
+    sequence.checkpoints.enabled = True
+    return engine, sequence, target
 
 
 def answer(engine: Engine, sequence: SequenceState, prompt: list[int], n: int = 8) -> list[int]:
@@ -69,7 +72,7 @@ def test_few_states_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     text = list(PROMPT)
     for _ in range(8):
         text += [*answer(engine, sequence, text), 7]
-    assert len(sequence._checkpoints._kept) == 6
+    assert len(sequence.checkpoints._kept) == 6
     assert saved == sorted(set(saved))
 
 
@@ -79,3 +82,39 @@ def test_nothing_is_saved_where_tails_can_be_cut(monkeypatch: pytest.MonkeyPatch
     answer(engine, sequence, PROMPT)
     answer(engine, sequence, PROMPT[:9])
     assert sequence.progress.cached_tokens == 8
+
+
+def test_nothing_is_saved_outside_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sequence, target = opened()
+    sequence.checkpoints.enabled = False
+    monkeypatch.setattr(target, "save", None)
+    answer(engine, sequence, PROMPT)
+    assert answer(engine, sequence, PROMPT) == fresh(PROMPT)
+    assert sequence.progress.cached_tokens == 0
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1 << 20, 6), (200 << 20, 5), (300 << 20, 0)])
+def test_large_states_are_few_or_none(size: int, kept: int) -> None:
+    engine, sequence, target = opened()
+    target.saved_bytes = size  # type: ignore[attr-defined]
+    text = list(PROMPT)
+    for _ in range(5):
+        text += [*answer(engine, sequence, text), 7]
+    assert len(sequence.checkpoints._kept) == kept
+
+
+@pytest.mark.model
+def test_a_sliding_window_goes_back(gemma3: LlamaModel) -> None:
+    """Cells behind the window are gone: without a state the whole text would be read again."""
+    words = gemma3.tokenize("The river is long, and many people have told stories of it. " * 50)
+    context = LlamaContext(gemma3, ContextParams(n_ctx=1024, n_ubatch=128, n_threads=1))
+    with context:
+        engine = Engine(context)
+        sequence = engine.open([], FixedPolicy(()))
+        sequence.checkpoints.enabled = True
+        first = answer(engine, sequence, words[:250], 4)
+        begin = [*words[:250], *first[:3]]
+        answer(engine, sequence, [*begin, *words[20:620]], 2)
+        assert not context.remove(sequence.seq, len(begin))
+        answer(engine, sequence, [*begin, *words[5:9]], 4)
+        assert sequence.progress.cached_tokens == len(begin)

@@ -67,6 +67,8 @@ class LlamaContext:
         self._row_type = ctypes.c_float * self.n_vocab
         self._end_tokens: dict[int, bool] = {}
         self._last_width: dict[int, int] = {}
+        self.saved_bytes = 0
+        """How large the last state was that ``save`` gave."""
         self._n_swa = 0 if params.swa_full else self.model.n_swa
         self._synchronized = True
         self._head = 0
@@ -99,6 +101,11 @@ class LlamaContext:
     @functools.cached_property
     def _feature_width(self) -> int:
         return self.model.n_embd_features
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the cache gives up cells behind a sliding window."""
+        return self._n_swa > 0
 
     @property
     def can_save(self) -> bool:
@@ -244,6 +251,7 @@ class LlamaContext:
         self.busy_seconds += perf_counter() - begun
         if written != size:
             raise BackendError(f"saving a sequence wrote {written} of {size} bytes")
+        self.saved_bytes = int(size)
         return self._length(seq), data
 
     def restore(self, seq: int, checkpoint: object) -> None:

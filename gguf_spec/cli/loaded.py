@@ -10,6 +10,7 @@ from gguf_spec.cli.output import Output
 
 if TYPE_CHECKING:
     from gguf_spec.profile import Profile
+    from gguf_spec.session import Session
     from gguf_spec.setup import Setup
 
 
@@ -18,7 +19,7 @@ class Loaded:
 
     def __init__(self, setup: Setup, out: Output) -> None:
         self._out = out
-        self.session = open_session(setup, out)
+        self.session = self._opened(setup)
 
     def reload(self, profile: Profile, name: str = "") -> None:
         """Load ``profile`` in place of what is loaded. If that fails the old one is loaded again:
@@ -31,11 +32,17 @@ class Loaded:
         before = self.session.setup
         self.session.close()
         try:
-            self.session = open_session(setup, self._out)
+            self.session = self._opened(setup)
         except BaseException:
             self._out.say("(going back to what was loaded)")
-            self.session = open_session(before, self._out)
+            self.session = self._opened(before)
             raise
+
+    def _opened(self, setup: Setup) -> Session:
+        """A session for a conversation, which goes back at times."""
+        session = open_session(setup, self._out)
+        session.sequence.checkpoints.enabled = True
+        return session
 
     def __enter__(self) -> Loaded:
         return self
