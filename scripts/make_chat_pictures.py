@@ -100,9 +100,10 @@ def streaming() -> None:
     chat = Drawn("demo", *COMMON, size=(80, 24))
     chat.ask("Explain binary search with a markdown list and a Python function.")
     chat.until(lambda shown: "while left" in shown and "context" in chat.last_line(-1))
-    chat.draw("chat-streaming", "an answer while it is written")
     chat.type("/help")
     chat.type("\x03")
+    # What was read so far; drawing takes its time.
+    chat.draw("chat-streaming", "an answer while it is written")
     chat.shows("cancelled")
     chat.until(lambda shown: chat.last_line(-2) == "> /help")
     chat.type("\x03")

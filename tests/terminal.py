@@ -64,6 +64,8 @@ class Terminal:
             ready, _, _ = select.select([self.master], [], [], max(end - monotonic(), 0))
             if not ready or not self._read():
                 raise AssertionError(f"not seen in:\n{self.text}")
+            while select.select([self.master], [], [], 0)[0] and self._read():
+                pass  # looking takes longer than reading
         return self.text
 
     def shows(self, text: str, times: int = 1) -> str:
