@@ -69,7 +69,7 @@ def verify(
     """
     from gguf_spec.cli.answer import open_session, prepare_setup
     from gguf_spec.cli.choice import make_profile, profile_name
-    from gguf_spec.errors import UsageError
+    from gguf_spec.errors import InputError, UsageError
     from gguf_spec.exact import remember, store_path
     from gguf_spec.verification import verify_session
     from gguf_spec.widths import DEPTHS, WIDTHS
@@ -100,8 +100,11 @@ def verify(
     if profile.spec.exact:
         record["exact_cost"] = timed / _plain_seconds(setup, out)
     kept = {name: record[name] for name in ("verdict", "max_logit_difference", "exact_cost")}
-    remember(path, kept, result.widths)
     out.record(record, printable(_told(record)))
+    try:
+        remember(path, kept, result.widths)
+    except InputError as error:
+        out.warning(f"this is not remembered: {error.message}")
     if record["verdict"] == "broken":
         raise typer.Exit(1)
 
