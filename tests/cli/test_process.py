@@ -92,6 +92,22 @@ def test_interrupt_anywhere_is_130(where: str) -> None:
 
 
 @posix
+def test_interrupt_inside_of_exec() -> None:
+    """Which is what happens while a dataclass is made, in some import."""
+    code = (
+        "import sys\n"
+        "import gguf_spec.profile\n"
+        "kill = 'import os, signal; os.kill(os.getpid(), signal.SIGINT)'\n"
+        "gguf_spec.profile.find_profiles = lambda: exec(kill) or []\n"
+        "sys.argv = ['gguf-spec', 'profiles', 'list']\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
+@posix
 def test_interrupt_in_a_callback_of_libllama() -> None:
     code = (
         "import ctypes, os, signal, sys\n"
