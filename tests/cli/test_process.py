@@ -92,8 +92,8 @@ def test_interrupt_anywhere_is_130(where: str) -> None:
 
 
 @posix
-def test_interrupt_inside_of_exec() -> None:
-    """Which is what happens while a dataclass is made, in some import."""
+def test_interrupt_inside_of_exec(tmp_path: Path) -> None:
+    """Which is where it falls while some import makes a dataclass."""
     code = (
         "import sys\n"
         "import gguf_spec.profile\n"
@@ -103,7 +103,12 @@ def test_interrupt_inside_of_exec() -> None:
         "from gguf_spec.__main__ import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (tmp_path / "interrupted.py").write_text(code, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
