@@ -407,10 +407,10 @@ def cross_problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
     if spec.exact and spec.verify == "residual":
         yield (
             ("spec", "verify"),
-            '"residual" makes another text than the plain one, and exact is on',
+            'verify "residual" does not keep the text, and exact is on',
         )
     if spec.exact and target.flash_attn == "off":
-        yield ("target", "flash_attn"), '"off", and spec.exact needs flash attention'
+        yield ("target", "flash_attn"), 'flash_attn is "off", and spec.exact needs it'
     # llama_init_from_model refuses this pair, with a message in its log only. Drafts have the
     # target's flash_attn.
     caches: dict[tuple[str, ...], str] = {("target", "type_v"): target.type_v}
