@@ -69,6 +69,7 @@ def verify(
     """
     from gguf_spec.cli.answer import open_session, prepare_setup
     from gguf_spec.cli.choice import make_profile, profile_name
+    from gguf_spec.equality import rows_needed
     from gguf_spec.errors import InputError, UsageError
     from gguf_spec.exact import remember, store_path
     from gguf_spec.verification import verify_session
@@ -78,10 +79,12 @@ def verify(
     profile = make_profile(where, options)
     setup = prepare_setup(profile, out, name=profile_name(where, options))
     deepest = max(depth or [0])
-    if deepest >= setup.n_ctx:
+    n_rows = rows_needed([*WIDTHS, setup.max_width])
+    if deepest and deepest + n_rows > setup.n_ctx:
         raise UsageError(
-            f"--depth {deepest} leaves no room in a context of {setup.n_ctx} tokens",
-            hint=f"-c {deepest + max(WIDTHS)} would",
+            f"--depth {deepest} leaves {max(setup.n_ctx - deepest, 0)} tokens of room in a context "
+            f"of {setup.n_ctx}, and {n_rows} are compared",
+            hint=f"-c {deepest + n_rows} would do",
         )
     with open_session(setup, out, least_width=max(WIDTHS)) as session:
         with out.wait("comparing") as wait:

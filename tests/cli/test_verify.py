@@ -76,6 +76,7 @@ def test_broken_is_exit_code_1(verify: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         (("--depth", "0"), 2),
         (("--depth", "x"), 2),
         (("--depth", "300", "-c", "300"), 2),
+        (("--depth", "237", "-c", "300"), 2),
         (("-m", "absent.gguf"), 3),
     ],
 )
