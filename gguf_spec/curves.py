@@ -76,7 +76,7 @@ def _load(path: Path | None) -> CostCurve | None:
 
 def _agrees(target: ModelContext, kept: CostCurve, seconds: dict[int, float]) -> bool:
     """Whether ``kept`` says what is measured now."""
-    if target.max_width < _CHECKED:
+    if _longest(target) < _CHECKED:
         return True
     seconds[_CHECKED] = _time(target, _CHECKED, _REPEATS)
     ratio = max(seconds[_CHECKED] / seconds[1], 1.0)
@@ -86,14 +86,18 @@ def _agrees(target: ModelContext, kept: CostCurve, seconds: dict[int, float]) ->
 def _measure(target: ModelContext, seconds: dict[int, float], budget: float) -> None:
     """Add as many widths to ``seconds`` as fit into ``budget`` seconds."""
     left = budget
-    longest = min(target.max_width, target.n_batch, target.n_ctx)
     for width in _ORDER:
-        if width > longest or width in seconds or width not in TIERS:
+        if width > _longest(target) or width in seconds or width not in TIERS:
             continue
         if left < _REPEATS * seconds[1]:
             break
         seconds[width] = _time(target, width, _REPEATS)
         left -= _REPEATS * seconds[width]
+
+
+def _longest(target: ModelContext) -> int:
+    """The widest batch that an empty cache takes."""
+    return min(target.max_width, target.n_batch, target.n_ctx)
 
 
 def _time(target: ModelContext, width: int, repeats: int) -> float:

@@ -315,11 +315,16 @@ class Session:
         """How drafts are drawn and verified: n-gram drafts leave nothing to choose."""
         spec = self.setup.profile.spec
         if all(kind in NGRAM_TYPES for kind in types):
+            if types and spec.verify == "residual":
+                self.warnings.append(
+                    'verify "residual" has nothing to do with n-grams: such drafts are matched'
+                )
             return DraftSampling()
-        warning = sampling_warning(spec.verify, spec.draft_sampling)
+        verify = "match" if spec.exact else spec.verify  # `auto` may: residual is refused with it
+        warning = sampling_warning(verify, spec.draft_sampling)
         if warning is not None:
             self.warnings.append(warning)
-        return DraftSampling(spec.verify, spec.draft_sampling)
+        return DraftSampling(verify, spec.draft_sampling)
 
     def _compare_with_plan(self) -> None:
         """Warn of more memory in use than was planned. Exact mode has caches of its own choice."""

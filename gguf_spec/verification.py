@@ -18,6 +18,7 @@ from gguf_spec.drafters.base import Draft, Drafter, StatesDrafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.engine import Request
 from gguf_spec.equality import PlainStep, compare_widths, plain_greedy, rows_needed
+from gguf_spec.errors import UsageError
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
@@ -153,14 +154,25 @@ def verify_session(
     depths: Sequence[int] = DEPTHS,
     progress: Progress | None = None,
 ) -> Verification:
-    """Examine ``session``; its sequence is empty afterwards."""
+    """Examine ``session``; its sequence is empty afterwards.
+
+    Raises:
+        UsageError: the context is too short for any of the prompts.
+    """
     target, setup = session.context, session.setup
+    prompts = [prompt for text in PROMPTS[:n_prompts] if (prompt := session.raw_prompt(text))]
+    shortest = min(map(len, prompts))
+    prompts = [prompt for prompt in prompts if len(prompt) < target.n_ctx]
+    if not prompts:
+        raise UsageError(
+            f"a context of {target.n_ctx} tokens has no room for a text to compare: the shortest "
+            f"of the built-in prompts has {shortest} tokens",
+            hint=f"-c {shortest + n_tokens} would hold it and its answer",
+        )
     report = progress or (lambda what, done, total: None)
     result = Verification(setup.max_width)
     widths = sorted({*WIDTHS, setup.max_width})
     result.widths = measure_widths(session, depths, report, widths)
-    prompts = [session.raw_prompt(text) for text in PROMPTS[:n_prompts]]
-    prompts = [prompt for prompt in prompts if 0 < len(prompt) < target.n_ctx]
     plain = []
     for done, prompt in enumerate(prompts):
         report("plain decoding", done, len(prompts))
@@ -179,22 +191,30 @@ def measure_widths(
 ) -> list[WidthResult]:
     """Compare batches with single decoding, at those of ``depths`` and ``widths`` that fit."""
     target = session.context
-    most = min(target.max_width, target.n_batch, target.n_ctx - 1)
-    widths = [width for width in widths if width <= most]
-    n_rows = rows_needed(widths)
-    while n_rows >= target.n_ctx and len(widths) > 1:
-        widths.pop()
-        n_rows = rows_needed(widths)
-    depths = measured_depths(target.n_ctx, n_rows, depths)
+    widths, depths = comparable(target, widths, depths)
     if not depths:
         return []
-    tokens = _filler(session, depths[-1] + n_rows)
+    tokens = _filler(session, depths[-1] + rows_needed(widths))
 
     def tell(done: int, total: int) -> None:
         if report is not None:
             report("comparing widths", done, total)
 
     return list(compare_widths(target, tokens, widths, depths, progress=tell))
+
+
+def comparable(
+    target: ModelContext, widths: Sequence[int], depths: Sequence[int] = DEPTHS
+) -> tuple[list[int], tuple[int, ...]]:
+    """Those of ``widths``, and of ``depths``, that can be compared in ``target``: no depth at all
+    where there is no room."""
+    most = min(target.max_width, target.n_batch, target.n_ctx - 1)
+    fitting = [width for width in widths if width <= most]
+    while len(fitting) > 1 and rows_needed(fitting) >= target.n_ctx:
+        fitting.pop()
+    if not fitting:
+        return [], ()
+    return fitting, measured_depths(target.n_ctx, rows_needed(fitting), depths)
 
 
 def _filler(session: Session, length: int) -> list[int]:

@@ -13,6 +13,7 @@ from gguf_spec.backend import LlamaContext
 from gguf_spec.context import Run
 from gguf_spec.drafters.draft_cache import DraftCache
 from gguf_spec.engine import SequenceState
+from gguf_spec.errors import UsageError
 from gguf_spec.history import History
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Row, Sampler
@@ -151,6 +152,15 @@ def test_a_head_that_is_hardly_ever_right_is_broken(monkeypatch: pytest.MonkeyPa
     (result,) = found.types
     assert result.agreed > 0.8 * result.compared
     assert found.verdict == "broken"
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 16, 17])
+def test_a_context_without_room_for_a_width(n_ctx: int) -> None:
+    values = {"target.n_ctx": n_ctx}
+    with session("tiny-target.gguf", ["ngram-simple"], None, **values) as made:
+        assert {result.depth for result in measure_widths(made)} == ({1} if n_ctx == 17 else set())
+        with pytest.raises(UsageError, match=rf"of {n_ctx} tokens has no room .* has 27 tokens"):
+            verify_session(made)
 
 
 def test_widths_stay_within_a_short_context() -> None:

@@ -99,6 +99,10 @@ def main() -> None:
     except KeyboardInterrupt:  # while an error was being handled, or too late for one
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = 130
+    # An interrupt inside of exec(), which makes dataclasses, leaves a mark: `python -m` would then
+    # die of the signal instead of exiting. The next exec() wipes it off (run_eval_code_obj in
+    # CPython's pythonrun.c).
+    exec("")
     sys.exit(code)
 
 
