@@ -282,6 +282,18 @@ def test_a_text_that_is_longer_than_the_heads_context(shift: int) -> None:
     assert drafter.offered == drafter.asked > 0
 
 
+def test_a_prompt_may_be_any_sequence() -> None:
+    """Not a list alone: what is kept of the text before is found all the same."""
+    drafter = ToyDrafter(ToyHead(1, 1), 1)
+    engine = Engine(ToyTarget(1, None))
+    sequence = engine.open([drafter], FixedPolicy([N_MAX]))
+    for prompt in ((1, *prompt_for(1)), (1, *prompt_for(1)), (1, *prompt_for(1)[:9], 5)):
+        wanted = request(1, prompt=prompt, max_tokens=20)  # type: ignore[arg-type]
+        assert turn(engine, sequence, drafter, wanted, None) == plain(wanted)
+    assert sequence.progress.cached_tokens >= 9
+    assert drafter.offered == drafter.asked > 0
+
+
 def test_a_head_that_saw_nothing_drafts_nothing() -> None:
     drafter = ToyDrafter(ToyHead(1, 1), 1)
     sampler: Any = request(1).sampler
