@@ -124,14 +124,15 @@ def test_a_second_turn_reuses_the_first(kind: str) -> None:
             assert reused.num_draft_tokens == pytest.approx(fresh.num_draft_tokens, abs=15)
 
 
-class Pausing:
+class Pausing(FixedPolicy):
     """Five rounds with drafts, then five without."""
 
     def __init__(self) -> None:
+        super().__init__([3])
         self.rounds = 0
 
     def choose(self, limit: int) -> Sequence[Choice]:
-        return [Choice(0, min(3, limit))] if self.rounds % 10 < 5 else []
+        return super().choose(limit) if self.rounds % 10 < 5 else []
 
     def record(self, result: object) -> None:
         self.rounds += 1

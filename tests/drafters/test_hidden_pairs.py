@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gguf_spec.context import Run
-from gguf_spec.control import Choice, FixedPolicy, Round
+from gguf_spec.control import Choice, FixedPolicy
 from gguf_spec.drafters.hidden import HeadDrafter, RowBuffer
 from gguf_spec.engine import Engine, SequenceState
 from gguf_spec.errors import RunError
@@ -142,18 +142,16 @@ class ToyDrafter(HeadDrafter):
             assert tuple(rows.get(r, r + 1)[0]) == state_of(history[: r + 1])
 
 
-class Moody:
+class Moody(FixedPolicy):
     """A policy that asks this one, that one, both, or nobody."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__([N_MAX] * 2)
         self._random = random.Random(seed)
 
     def choose(self, limit: int) -> Sequence[Choice]:
         asked = self._random.choice([(), (0,), (1,), (0, 1), (1,)])
         return [Choice(i, min(limit, N_MAX)) for i in asked]
-
-    def record(self, result: Round) -> None: ...
-    def drop(self, drafter: int) -> None: ...
 
 
 def turn(
