@@ -24,8 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter, process_time
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gguf_spec.backend import load_lib
 from tests.stacks import GREEDY, LENGTHS, MANY_PROMPTS, STACKS, WARM, Found, compare, split_mtp

@@ -1,7 +1,7 @@
 """``--exact`` on models: the text is that of plain decoding, token for token, whatever is asked.
 
-``scripts/check_exact.py`` does the same at length on SmolLM2 and gemma3. Plain decoding is a session
-of its own under the same settings, so that the two have no cache in common.
+``scripts/check_exact.py`` does the same at length on SmolLM2 and gemma3. Plain decoding is done in
+a session of its own under the same settings, so that the two have no cache in common.
 """
 
 from __future__ import annotations
