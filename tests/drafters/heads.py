@@ -110,6 +110,19 @@ def check(target: LlamaContext, sequence: SequenceState) -> None:
         assert drafter._text == sequence.history[:]
 
 
+_plain_texts: dict[object, list[int]] = {}
+
+
+def plain_once(made: Bench, prompt: list[int], params: SamplingParams, n: int) -> list[int]:
+    """``made.plain``, decoded once for all drafters beside contexts of equal parameters."""
+    context = made.target
+    given = (context.params.max_width, context.params.type_k, context.params.n_rs_seq, params, n)
+    key = (context.model.path, given, tuple(prompt))
+    if key not in _plain_texts:
+        _plain_texts[key] = made.plain(prompt, params, n)
+    return _plain_texts[key]
+
+
 @contextmanager
 def bench(
     kind: str, n_max: int, target: str | Path = "", head_file: Path | None = None, **params: object
@@ -155,9 +168,9 @@ def check_equality(
 ) -> Bench:
     """Text with the drafter, alone or behind n-grams of up to 16 tokens, is the plain one."""
     with bench(kind, 16, target, n_rs_seq=n_rs_seq, **EXACT) as made:
-        for text in PROMPTS:
+        for text in PROMPTS[:: 2 - stacked]:  # n-grams have less to say in each text
             prompt = made.prompt(text)
-            expected = made.plain(prompt, params, 160)
+            expected = plain_once(made, prompt, params, 160)
             drafters: list[Drafter] = [made.drafter()]
             ceilings = [3]
             if stacked:
