@@ -155,7 +155,7 @@ def _plain_seconds(setup: Setup, out: Output) -> float:
 
 
 _MEANING = {
-    "token-identical": "all tokens, and all logits at widths drafted for, are those of plain decoding",
+    "token-identical": "every token is that of plain decoding, and every logit at widths drafted for",
     "identical-up-to-near-ties": "where the text differs, two tokens were as good as equal",
     "broken": "the text differs where no rounding explains it, or a drafter's cache is wrong",
 }
