@@ -180,7 +180,7 @@ def test_turns_of_a_chat(model: str, types: list[str], changes: dict[str, object
     check_turns(model, types, 80, **{"target.n_ubatch": 32, **changes})
 
 
-SMOLLM2: dict[str, object] = {"target.n_ctx": 740, "target.n_ubatch": 32, "spec.n_max": 2}
+SMOLLM2: dict[str, object] = {"target.n_ctx": 740, "target.n_ubatch": 32, "spec.n_max": 1}
 """Deep enough for widths to be known beyond the split. Both tests have the same measurements."""
 
 
@@ -203,5 +203,5 @@ def test_smollm2_beyond_the_split(smollm2: LlamaModel) -> None:
             texts.append(report["tokens"])
             drafts.append(drafted(report))
     assert texts[0] == texts[1]
-    assert drafts[0] > 12
+    assert drafts[0] > 6
     assert drafts[1] == 0
