@@ -56,17 +56,18 @@ def main() -> int:
     texts, drafted = sum(row["texts"] for row in rows), sum(row["drafted"] for row in rows)
     print(f"{texts} texts, {drafted} drafted tokens, {seconds:.0f} s ({cpu:.0f} s CPU)")
     print(f"{different} texts differ" if different else "every text is that of plain decoding")
-    if options.output:
-        record = {
-            "llama_cpp": load_lib().version,
-            "prompts": options.prompts,
-            "tokens": options.tokens,
-            "lengths": options.lengths,
-            "seconds": round(seconds),
-            "rows": rows,
-        }
-        options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if different else 0
+
+
+def write(options: argparse.Namespace, rows: list[dict[str, object]]) -> None:
+    """The result so far, after each row: a run of the whole takes a while."""
+    if options.output is None:
+        return
+    names = ("prompts", "tokens", "lengths", "only")
+    record: dict[str, object] = {"llama_cpp": load_lib().version}
+    record |= {name: getattr(options, name) for name in names}
+    text = json.dumps({**record, "rows": rows}, indent=1)
+    options.output.write_text(text + "\n", encoding="utf-8")
 
 
 def grid(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
@@ -89,6 +90,7 @@ def grid(options: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
                 flush=True,
             )
             rows.append({"stack": stack.name, "way": way, **asdict(sum_of)})
+            write(options, rows)
     return rows
 
 
