@@ -24,7 +24,7 @@ from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
 from gguf_spec.setup import NGRAM_TYPES
 from gguf_spec.verify_prompts import FILLER, PROMPTS
-from gguf_spec.widths import DEPTHS, WIDTHS, WidthResult, measured_depths
+from gguf_spec.widths import DEPTHS, WIDTHS, WidthLimits, WidthResult, measured_depths
 
 Verdict = Literal["token-identical", "identical-up-to-near-ties", "broken"]
 Progress = Callable[[str, int, int], None]
@@ -113,9 +113,11 @@ class TypeResult:
 
 @dataclass(slots=True)
 class Verification:
-    """All results. ``max_width`` is the widest batch that the profile's drafts lead to."""
+    """All results. ``max_width`` is the widest batch that the profile's drafts lead to. In exact
+    mode drafts keep to ``limits``, and what wider batches compute does not matter."""
 
     max_width: int
+    limits: WidthLimits | None = None
     widths: list[WidthResult] = field(default_factory=list)
     types: list[TypeResult] = field(default_factory=list)
 
@@ -124,11 +126,16 @@ class Verification:
         """The worst that was seen."""
         if any(result.broken for result in self.types):
             return "broken"
-        used = [width for width in self.widths if width.width <= self.max_width]
+        used = [width for width in self.widths if width.width <= self._widest(width.depth)]
         equal = all(not result.divergences for result in self.types)
         if equal and all(width.identical for width in used):
             return "token-identical"
         return "identical-up-to-near-ties"
+
+    def _widest(self, depth: int) -> int:
+        """Rows of the widest batch after ``depth`` cached tokens."""
+        most = self.max_width
+        return most if self.limits is None else min(most, self.limits.at(depth))
 
     @property
     def max_logit_difference(self) -> float:
@@ -171,6 +178,9 @@ def verify_session(
         )
     report = progress or (lambda what, done, total: None)
     result = Verification(setup.max_width)
+    if setup.profile.spec.exact:
+        result.limits = session.limits
+        result.max_width = min(setup.max_width, max(session.limits.limits, default=1))
     widths = sorted({*WIDTHS, setup.max_width})
     result.widths = measure_widths(session, depths, report, widths)
     plain = []

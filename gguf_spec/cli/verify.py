@@ -161,7 +161,7 @@ def _plain_seconds(setup: Setup, out: Output) -> float:
 
 
 _MEANING = {
-    "token-identical": "every token and every compared logit is that of plain decoding",
+    "token-identical": "every token, and every logit where drafts reach, is that of plain decoding",
     "identical-up-to-near-ties": "where the text differs, two tokens were as good as equal",
     "broken": "the text differs where no rounding explains it, or a drafter's cache is wrong",
 }

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gguf_spec.context import Run
-from gguf_spec.control import Choice, FixedPolicy, Round
+from gguf_spec.control import Choice, FixedPolicy
 from gguf_spec.drafters.hidden import HeadDrafter, RowBuffer
 from gguf_spec.engine import Engine, SequenceState
 from gguf_spec.errors import RunError
@@ -142,18 +142,16 @@ class ToyDrafter(HeadDrafter):
             assert tuple(rows.get(r, r + 1)[0]) == state_of(history[: r + 1])
 
 
-class Moody:
+class Moody(FixedPolicy):
     """A policy that asks this one, that one, both, or nobody."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__([N_MAX] * 2)
         self._random = random.Random(seed)
 
     def choose(self, limit: int) -> Sequence[Choice]:
         asked = self._random.choice([(), (0,), (1,), (0, 1), (1,)])
         return [Choice(i, min(limit, N_MAX)) for i in asked]
-
-    def record(self, result: Round) -> None: ...
-    def drop(self, drafter: int) -> None: ...
 
 
 def turn(
@@ -279,6 +277,18 @@ def test_a_text_that_is_longer_than_the_heads_context(shift: int) -> None:
     shorter = request(1, prompt=[1, *prompt_for(1)[:9]], max_tokens=8)
     drafter.asked = drafter.offered = 0
     assert turn(engine, sequence, drafter, shorter, None) == plain(shorter)
+    assert drafter.offered == drafter.asked > 0
+
+
+def test_a_prompt_may_be_any_sequence() -> None:
+    """Not a list alone: what is kept of the text before is found all the same."""
+    drafter = ToyDrafter(ToyHead(1, 1), 1)
+    engine = Engine(ToyTarget(1, None))
+    sequence = engine.open([drafter], FixedPolicy([N_MAX]))
+    for prompt in ((1, *prompt_for(1)), (1, *prompt_for(1)), (1, *prompt_for(1)[:9], 5)):
+        wanted = request(1, prompt=prompt, max_tokens=20)  # type: ignore[arg-type]
+        assert turn(engine, sequence, drafter, wanted, None) == plain(wanted)
+    assert sequence.progress.cached_tokens >= 9
     assert drafter.offered == drafter.asked > 0
 
 
