@@ -48,8 +48,8 @@ def pair(base: BenchRun, other: BenchRun) -> dict[str, Any]:
                 side[1] += turn.times[n - 1] - turn.times[0]
     return {
         "round": base.round,
-        "baseline": _seconds(*sides[0], n_decoded),
-        "setup": _seconds(*sides[1], n_decoded),
+        "baseline": _seconds(sides[0], n_decoded),
+        "setup": _seconds(sides[1], n_decoded),
         "decode_ratio": _ratio(sides[0][1], sides[1][1]),
         "total_ratio": _ratio(sum(sides[0]), sum(sides[1])),
         "compared_tokens": n_compared,
@@ -153,7 +153,8 @@ def _added(counts: Sequence[Sequence[int]]) -> list[int]:
     return [sum(one[i] for one in counts if i < len(one)) for i in range(longest)]
 
 
-def _seconds(prefill: float, decode: float, n_decoded: int) -> dict[str, Any]:
+def _seconds(times: Sequence[float], n_decoded: int) -> dict[str, Any]:
+    prefill, decode = times
     speed = n_decoded / decode if decode > 0 and n_decoded else None
     return {
         "prefill_seconds": prefill,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -55,10 +55,13 @@ def write_record(
         InputError: it cannot be written. Nothing is left of it, and no other file has changed.
     """
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    path = _new_name(folder, _stem(record))
+    path = _new_name(folder, _stem(record), list(beside or ()))
     made: list[Path] = []
     try:
-        for name, content in ((path, text), *((path.with_suffix(e), t) for e, t in (beside or {}).items())):
+        for name, content in (
+            (path, text),
+            *((path.with_suffix(e), t) for e, t in (beside or {}).items()),
+        ):
             made.append(name)
             _write(name, content)
     except OSError as error:
@@ -103,10 +106,12 @@ def _stem(record: Mapping[str, Any]) -> str:
     return f"bench-{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _new_name(folder: Path, stem: str) -> Path:
+def _new_name(folder: Path, stem: str, endings: Sequence[str]) -> Path:
     """A name that nobody has yet, made now so that nobody else takes it."""
     for number in range(1, _MOST_NAMES):
         path = folder / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
+        if any(path.with_suffix(ending).exists() for ending in endings):
+            continue
         try:
             path.open("xb").close()
         except FileExistsError:

@@ -51,7 +51,7 @@ def coverage(n: int, rank: int) -> float:
     """The chance that the true median lies between the ``rank``-th smallest and largest of ``n``
     independent values; 0 for a single one."""
     below = sum(math.comb(n, i) for i in range(rank))
-    return max(1.0 - 2.0 * below / 2**n, 0.0)
+    return max(1.0 - 2.0 * below / 2.0**n, 0.0)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
