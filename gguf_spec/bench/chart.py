@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -19,9 +19,9 @@ def chart(record: Mapping[str, Any]) -> str:
     setups = list(dict.fromkeys(one["setup"] for one in comparisons))
     workloads = list(dict.fromkeys(one["workload"] for one in comparisons))
     shown = [one["decode"] for one in comparisons if one["decode"]]
-    most = max([1.25, *(min(found["high"], 20.0) for found in shown)])
+    most: float = max([1.25, *(min(found["high"], 20.0) for found in shown)])
     step = _step(most)
-    most = math.ceil(most / step) * step
+    most = step * math.ceil(most / step)
     block = len(setups) * _BAR + _GAP
     height = _TOP + max(len(workloads), 1) * block + _BOTTOM
 
@@ -48,7 +48,7 @@ def _frame(
     most: float,
     step: float,
     one: float,
-    x: Any,
+    x: Callable[[float], float],
 ) -> list[str]:
     """Title, legend, grid, and the line of plain decoding."""
     title = f"{record['model']['files'][0]['file']}: decoding speed, plain decoding = 1"
@@ -76,7 +76,7 @@ def _frame(
     return parts
 
 
-def _bar(one: Mapping[str, Any], y: float, color: str, x: Any) -> list[str]:
+def _bar(one: Mapping[str, Any], y: float, color: str, x: Callable[[float], float]) -> list[str]:
     """A bar from 0 with its interval, or the word that nothing is claimed."""
     found = one["decode"]
     middle = y + _BAR / 2 - 1

@@ -37,7 +37,6 @@ class Measured:
     runs: list[BenchRun] = field(default_factory=list)
     peers: list[dict[str, Any]] = field(default_factory=list)
     peak_bytes: dict[str, int] = field(default_factory=dict)
-    skipped: list[dict[str, str]] = field(default_factory=list)
     complete: bool = False
     seconds: float = 0.0
 
@@ -63,7 +62,7 @@ def document(measured: Measured, model: dict[str, Any], command: Sequence[str]) 
         "setups": [setup.record() for setup in runner.setups],
         "peers": measured.peers,
         "workloads": [_workload(runner, i) for i in range(len(runner.conversations))],
-        "skipped": measured.skipped,
+        "skipped": runner.skipped,
         "overall": [overall(group) for group in by_setup.values()],
         "comparisons": comparisons,
         "theory": theory,

@@ -105,11 +105,18 @@ class Peer(Protocol):
     def run(self, number: int, conversation: Conversation) -> BenchRun | None:
         """Decode it; None: this program cannot decode it to the same text."""
 
+    def record(self) -> dict[str, Any]:
+        """What it is, as JSON."""
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that it has had resident."""
+
 
 class Runner:
     """Decodes ``workloads`` with ``setups``, and beside them with ``peers``.
 
-    ``values`` are sampling settings (keys of a profile) that decide over those of the workloads.
+    ``values`` are settings (keys of a profile) that decide over those of the workloads. With
+    ``lenient``, workloads that cannot be decoded with this model are ``skipped``.
 
     Raises (constructor):
         InputError: a workload does not fit into the context, or the template refuses it.
@@ -125,6 +132,7 @@ class Runner:
         values: dict[str, Any] | None = None,
         max_tokens: int | None = None,
         report: Report | None = None,
+        lenient: bool = False,
     ) -> None:
         self.session = session
         self.setups = tuple(setups)
@@ -136,9 +144,15 @@ class Runner:
         self.differences: dict[tuple[str, str], dict[str, Any]] = {}
         """What was found where a text first differed, by workload and set-up."""
         self.conversations: list[Conversation] = []
+        self.skipped: list[dict[str, str]] = []
         for done, workload in enumerate(workloads):
             self._report(f"first answers: {workload.name}", done, len(workloads))
-            self.conversations.append(self._conversation(workload))
+            try:
+                self.conversations.append(self._conversation(workload))
+            except InputError as error:
+                if not lenient:
+                    raise
+                self.skipped.append({"workload": workload.name, "reason": error.message})
 
     def warm_up(self) -> None:
         """A run of each set-up that is not counted: first runs find pages missing and graphs

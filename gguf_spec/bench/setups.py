@@ -160,6 +160,7 @@ def arrange(
             has_pool = True
             if setup.spec is not None:
                 ceiling = ngram_ceiling(kind, spec)
+                ceiling = min(ceiling, spec.n_max) if isinstance(spec.n_max, int) else ceiling
         elif kind in setup.types:
             drafter = owned[i]
         drafters.append(drafter)

@@ -35,10 +35,10 @@ def compared(records: Mapping[str, Mapping[str, Any]], *, markdown: bool = False
         for one in [*record["comparisons"], *record["overall"]]:
             key = one["setup"], one["baseline"], one.get("workload", "all")
             keys[key] = None
-            found[(name, *key)] = one
+            found[name, one["setup"], one["baseline"], key[2]] = one
     rows: Rows = [["set-up", "beside", "workload", *names, "differ"]]
     for key in keys:
-        there = [found.get((name, *key)) for name in names]
+        there = [found.get((name, key[0], key[1], key[2])) for name in names]
         rows.append([*key, *(_interval(one and one["decode"]) for one in there), _differ(there)])
     notes = [
         f"{what} differs: " + ", ".join(dict.fromkeys(values))
