@@ -10,11 +10,12 @@ beginning, so that all set-ups decode the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
-from gguf_spec.bench.setups import PLAIN, BenchSetup, arrange
+from gguf_spec.bench.setups import PLAIN, BenchSetup, Recorder, arrange, plain_setup
 from gguf_spec.bench.theory import Tally
 from gguf_spec.engine import Request
 from gguf_spec.errors import InputError
@@ -183,20 +184,26 @@ class Runner:
 
     def run(self, number: int, conversation: Conversation, setup: BenchSetup) -> BenchRun:
         """Decode a conversation once."""
+        result = BenchRun(number, conversation.name, setup.name)
+        with self._arranged(setup, conversation.prompts) as recorder:
+            for index, prompt in enumerate(conversation.prompts):
+                self._answer(result, index, prompt, recorder.rounds)
+        return result
+
+    @contextmanager
+    def _arranged(self, setup: BenchSetup, prompts: Sequence[Prompt]) -> Iterator[Recorder]:
+        """The session as ``setup`` has it, and with nothing in its caches."""
         session, stack = self.session, self.session.sequence.stack
         self._forget()
-        result = BenchRun(number, conversation.name, setup.name)
-        texts = [prompt.reference for prompt in conversation.prompts]
+        texts = [prompt.reference for prompt in prompts]
         arranged = arrange(session, setup, self._owned, texts)
         before = stack.drafters, stack.controller, session.controller
         stack.drafters, stack.controller = arranged.drafters, arranged.controller
         session.controller = arranged.controller.inner
         try:
-            for index, prompt in enumerate(conversation.prompts):
-                self._answer(result, index, prompt, arranged.controller.rounds)
+            yield arranged.controller
         finally:
             stack.drafters, stack.controller, session.controller = before
-        return result
 
     def _order(self, number: int) -> Sequence[BenchSetup | Peer]:
         """Set-ups with their peers right behind them; every second round the other way round."""
@@ -259,26 +266,33 @@ class Runner:
         self.differences[key] = found | {"verdict": verdict}
 
     def _conversation(self, workload: Workload) -> Conversation:
-        """Tokens of all turns, with the answers of plain decoding between them."""
-        session = self.session
-        setup = BenchSetup(PLAIN)
+        """Tokens of all turns, with the answers of plain decoding between them: decoded as they
+        will be, so with what is cached of the turns before."""
         messages: list[dict[str, str]] = []
         system = self._values.get("chat.system", workload.system)
         if system:
             messages.append({"role": "system", "content": system})
         prompts: list[Prompt] = []
-        for index, turn in enumerate(workload.turns):
-            messages.append({"role": "user", "content": turn})
-            tokens = tuple(session.chat_prompt(messages, **_thinking(session.setup.profile)))
-            last = index == len(workload.turns) - 1
-            params = self._params(workload, workload.predict if last else "")
-            self._check_room(workload, len(tokens), params.max_tokens or 0)
-            run = self.run(0, Conversation(workload, (Prompt(tokens, params),)), setup)
-            answer = run.turns[0].tokens
-            prompts.append(Prompt(tokens, params, answer))
-            pieces = b"".join(session.model.piece(token) for token in answer)
-            messages.append({"role": "assistant", "content": pieces.decode("utf-8", "replace")})
+        result = BenchRun(0, workload.name, PLAIN)
+        with self._arranged(plain_setup(), ()) as recorder:
+            for index, turn in enumerate(workload.turns):
+                messages.append({"role": "user", "content": turn})
+                prompt = self._prompt(workload, messages, last=index == len(workload.turns) - 1)
+                self._answer(result, index, prompt, recorder.rounds)
+                answer = result.turns[-1].tokens
+                prompts.append(replace(prompt, reference=answer))
+                pieces = b"".join(self.session.model.piece(token) for token in answer)
+                messages.append({"role": "assistant", "content": pieces.decode("utf-8", "replace")})
         return Conversation(workload, tuple(prompts))
+
+    def _prompt(
+        self, workload: Workload, messages: Sequence[dict[str, str]], *, last: bool
+    ) -> Prompt:
+        session = self.session
+        tokens = tuple(session.chat_prompt(messages, **_thinking(session.setup.profile)))
+        params = self._params(workload, workload.predict if last else "")
+        self._check_room(workload, len(tokens), params.max_tokens or 0)
+        return Prompt(tokens, params)
 
     def _params(self, workload: Workload, predict: str) -> GenerationParams:
         profile = self.session.setup.profile

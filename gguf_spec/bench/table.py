@@ -151,7 +151,9 @@ def _theory(record: Mapping[str, Any], markdown: bool) -> list[str]:
 def _notes(record: Mapping[str, Any]) -> list[str]:
     notes = []
     levels = [one["decode"]["confidence"] for one in record["comparisons"] if one["decode"]]
-    if levels:
+    if levels and min(levels) == 0.0:
+        notes.append("One pair alone says nothing about noise.")
+    elif levels:
         notes.append(
             "An interval holds the true median with a probability of at least "
             f"{100 * min(levels):.1f} %, whatever the distribution of times."
@@ -199,6 +201,8 @@ def _positions(one: Mapping[str, Any]) -> str:
 def _interval(found: Mapping[str, Any] | None) -> str:
     if not found:
         return _NONE
+    if found["n"] == 1:
+        return f"{found['median']:.2f}"
     return f"{found['median']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
