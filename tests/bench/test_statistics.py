@@ -39,9 +39,7 @@ def test_coverage_is_that_of_all_coins(n: int) -> None:
     """Every value is above or below the true median: of all 2^n cases, the share in which the
     interval between two order statistics holds it."""
     for rank in range(1, n // 2 + 1):
-        holds = sum(
-            rank <= sum(coins) <= n - rank for coins in itertools.product((0, 1), repeat=n)
-        )
+        holds = sum(rank <= sum(coins) <= n - rank for coins in itertools.product((0, 1), repeat=n))
         assert coverage(n, rank) == pytest.approx(holds / 2**n)
 
 
