@@ -189,7 +189,7 @@ class LlamaServer:
                     hint="the same command by hand shows all of its log",
                 )
             try:
-                self._ask("/health", timeout=5.0)
+                self._ask("/health", timeout=min(max(end - time.monotonic(), 0.1), 5.0))
                 return
             except RunError:
                 if time.monotonic() > end:
@@ -257,7 +257,8 @@ class LlamaServer:
 
 def find_program(program: str) -> str:
     """The path of ``program``, a path or a name on PATH. Raises UsageError if it is not there."""
-    found = shutil.which(os.path.expanduser(program))
+    path = os.path.expanduser(program)
+    found = shutil.which(os.path.abspath(path) if os.path.isfile(path) else path)
     if found is None:
         raise UsageError(
             f"--peer: there is no program {program}",

@@ -52,8 +52,8 @@ RepeatOpt = Annotated[
     typer.Option(
         "--repeat",
         metavar="N",
-        callback=values.whole(1, 1000),
-        help="Pairs in which the winner is measured anew.",
+        callback=values.whole(5, 1000),
+        help="Pairs in which the winner is measured anew; fewer than 5 say too little.",
     ),
 ]
 ProfileOpt = Annotated[

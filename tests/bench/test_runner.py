@@ -149,7 +149,6 @@ def test_an_interrupt_keeps_what_is_finished(
         (1, FIXED.name),
         (2, FIXED.name),
     ]
-    done = 2
     monkeypatch.setattr(runner, "warm_up", lambda: None)
     done = 5
     with pytest.raises(KeyboardInterrupt):
@@ -166,7 +165,7 @@ def test_setups_from_types(session: Session) -> None:
 
 def test_a_workload_that_does_not_fit(session: Session) -> None:
     long = Workload("long", ("word " * 300,))
-    with pytest.raises(InputError, match="workload long needs .* the context has 256"):
+    with pytest.raises(InputError, match=r"workload long needs .* the context has 256"):
         Runner(session, [long], [plain_setup(), FIXED])
     runner = Runner(session, [long, WORKLOADS[0]], [plain_setup(), FIXED], lenient=True)
     assert [one.name for one in runner.conversations] == ["one"]
