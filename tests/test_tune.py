@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gguf_spec.bench.runner import BenchRun, Runner, Turn
+from gguf_spec.bench.statistics import Estimate
 from gguf_spec.cli.tune import tuned_text
 from gguf_spec.profile import Profile, apply_values, load_profile
 from gguf_spec.setup import Setup, prepare
@@ -160,3 +161,10 @@ def test_the_profile_says_what_was_measured(profile: Profile, setup: Setup, tmp_
     assert prepare(tuned).ceilings == (3,)
     assert "1.50 x the speed of plain decoding" in text
     assert "#   a: 1.50 (1.50 to 1.50)" in text
+
+
+def test_a_winner_in_doubt_is_left_off() -> None:
+    doubtful = Tuning(total=Estimate(1.2, 0.98, 1.4, 0.98, 7))
+    assert not doubtful.worth_it
+    assert Tuning(total=Estimate(1.2, 1.01, 1.4, 0.98, 7)).worth_it
+    assert not Tuning().worth_it

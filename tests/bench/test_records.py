@@ -63,6 +63,16 @@ def test_every_record_has_a_name_of_its_own(record: dict[str, Any], tmp_path: Pa
     assert [path.with_suffix(".md").read_text() for path in paths] == ["0", "1", "2", "3"]
 
 
+def test_nor_does_it_take_what_lies_beside(
+    record: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document of an earlier record is gone, its table is not."""
+    monkeypatch.setattr("gguf_spec.bench.records._stem", lambda record: "bench-x")
+    (tmp_path / "bench-x.md").write_text("earlier")
+    assert write_record(tmp_path, record, {".md": "new"}).name == "bench-x-2.json"
+    assert (tmp_path / "bench-x.md").read_text() == "earlier"
+
+
 def test_a_full_disk_leaves_nothing(
     record: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
