@@ -65,6 +65,8 @@ class Session:
         self._adapters: list[tuple[int, float]] = []
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
+        self.draft_contexts: dict[str, LlamaContext] = {}
+        """Of the drafters that are models, by spec type."""
         self._closers: list[Callable[[], None]] = []
         try:
             self._load_some(setup, progress)
@@ -319,7 +321,7 @@ class Session:
                 pool = None
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
-                context = self._draft_context(draft, progress)
+                context = self.draft_contexts[kind] = self._draft_context(draft, progress)
                 drafters.append(
                     make_neural(
                         kind,

@@ -206,11 +206,7 @@ def model_facts(session: Session, progress: Callable[[int, int], None]) -> dict[
 
 def buffers(session: Session) -> list[dict[str, Any]]:
     """What libllama holds for the target and for each draft context, in bytes by device."""
-    owners = [("target", session.context)]
-    for drafter in session.sequence.drafters:
-        context = getattr(drafter, "context", None)
-        if context is not None and hasattr(context, "memory_breakdown"):
-            owners.append((drafter.spec_type, context))
+    owners = [("target", session.context), *session.draft_contexts.items()]
     found = []
     for owner, context in owners:
         for one in context.memory_breakdown().buffers:

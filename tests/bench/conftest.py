@@ -21,8 +21,7 @@ WORKLOADS = (
 )
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def open_session(draft: str = "tiny-draft.gguf") -> Session:
     """The tiny target with an n-gram drafter and a draft model."""
     profile = apply_values(
         Profile(),
@@ -31,9 +30,16 @@ def session() -> Iterator[Session]:
             "target.n_ctx": 256,
             "target.n_threads": 1,
             "spec.types": ["ngram-simple", "draft-simple"],
-            "spec.draft-simple.model": str(MODELS / "tiny-draft.gguf"),
+            "spec.draft-simple.model": str(MODELS / draft),
+            "spec.translate": True,
             "spec.pool": "request",
         },
     )
-    with Session(prepare(profile), least_width=9) as opened:
+    return Session(prepare(profile), least_width=9)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """That session."""
+    with open_session() as opened:
         yield opened

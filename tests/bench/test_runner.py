@@ -13,13 +13,12 @@ from gguf_spec.bench.runner import BenchRun, Conversation, Runner
 from gguf_spec.bench.setups import BenchSetup, Replay, plain_setup, synthetic_setup
 from gguf_spec.context import Run
 from gguf_spec.control import AdaptiveController
-from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.errors import InputError, UsageError
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
 from gguf_spec.workloads import Workload
-from tests.bench.conftest import WORKLOADS
+from tests.bench.conftest import WORKLOADS, open_session
 
 FIXED = BenchSetup("draft-simple fixed", ("draft-simple",), control=False)
 AUTO = BenchSetup("auto", ("ngram-simple", "draft-simple"))
@@ -90,23 +89,23 @@ def test_every_run_starts_cold(runs: list[BenchRun]) -> None:
         assert all(turn.cached > 0 for turn in run.turns[1:])
 
 
-def test_drafters_start_cold_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("draft", ["tiny-draft.gguf", "tiny-othervocab-draft.gguf"])
+def test_drafters_start_cold_too(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A draft model reads the prompt in every run, as if for the first time."""
-    runner = Runner(session, WORKLOADS[:1], [plain_setup(), FIXED])
-    drafter = session.sequence.drafters[1]
-    assert isinstance(drafter, DraftModel)
-    decode, counts = drafter.context.decode, [0]
+    with open_session(draft) as session:
+        runner = Runner(session, WORKLOADS[:1], [plain_setup(), FIXED])
+        context = session.draft_contexts["draft-simple"]
+        decode, counts = context.decode, [0]
 
-    def counted(batch: Sequence[Run]) -> None:
-        counts[-1] += sum(len(run.tokens) for run in batch)
-        decode(batch)
+        def counted(batch: Sequence[Run]) -> None:
+            counts[-1] += sum(len(run.tokens) for run in batch)
+            decode(batch)
 
-    monkeypatch.setattr(drafter.context, "decode", counted)
-    for number in (1, 2, 3):
-        runner.run(number, runner.conversations[0], FIXED)
-        counts.append(0)
-    prompt = len(runner.conversations[0].prompts[0].tokens)
-    assert counts[0] == counts[1] == counts[2] > prompt
+        monkeypatch.setattr(context, "decode", counted)
+        for number in (1, 2, 3):
+            runner.run(number, runner.conversations[0], FIXED)
+            counts.append(0)
+    assert counts[0] == counts[1] == counts[2] > 10
 
 
 def test_the_session_is_as_before(session: Session, runs: list[BenchRun]) -> None:
