@@ -126,7 +126,9 @@ def test_leave_it_off(profile: Profile, setup: Setup, tmp_path: Path) -> None:
     assert "Leave drafting off" in text
     path = tmp_path / "off.toml"
     path.write_text(text, encoding="utf-8")
-    assert load_profile(path).spec.types == ("none",)
+    off = load_profile(path)
+    assert off.spec.types == ("none",)
+    assert prepare(off).warnings == ()  # nothing about a draft that is not used
 
 
 def test_another_text_is_never_chosen(profile: Profile, setup: Setup) -> None:

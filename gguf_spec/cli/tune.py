@@ -129,8 +129,9 @@ def tune(
 
 def tuned_text(profile: Profile, tuning: Tuning, setup: Setup, workloads: Sequence[str]) -> str:
     """The profile that a search led to, with its measurements as comments."""
+    from gguf_spec.cli.summary import counted
     from gguf_spec.cli.toml import to_toml
-    from gguf_spec.profile import apply_values
+    from gguf_spec.profile import DRAFT_TYPES, apply_values
     from gguf_spec.tune import profile_values
 
     wanted: dict[str, object] = dict(profile_values(tuning))
@@ -142,6 +143,9 @@ def tuned_text(profile: Profile, tuning: Tuning, setup: Setup, workloads: Sequen
     tuned = apply_values(profile, wanted)
     written = tuned.model_dump(mode="python", by_alias=True, exclude_unset=True)
     written.pop("extends", None)
+    if not any(kind in DRAFT_TYPES for kind in tuned.spec.types):  # a draft that is not used
+        for table in ("draft", *DRAFT_TYPES):
+            written["spec"].pop(table, None)
     lines = [
         f"Written by `gguf-spec tune` on {date.today().isoformat()}.",
         f"{Path(setup.ref).name}: {setup.target.arch} {setup.target.quant}, "
@@ -150,7 +154,10 @@ def tuned_text(profile: Profile, tuning: Tuning, setup: Setup, workloads: Sequen
         *_verdict(tuning),
         "",
         "Tried, with how many times as fast as plain decoding an answer was while choosing:",
-        *(f"  {score:5.2f}  {name} ({rounds} rounds)" for name, score, rounds in tuning.tried),
+        *(
+            f"  {score:5.2f}  {name} ({counted(rounds, 'round')})"
+            for name, score, rounds in tuning.tried
+        ),
         *(f"  not equal: {name}: {reason}" for name, reason in tuning.refused.items()),
     ]
     head = "\n".join(f"# {printable(line)}".rstrip().replace("\n", " ") for line in lines)

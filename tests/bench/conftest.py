@@ -21,16 +21,16 @@ WORKLOADS = (
 )
 
 
-def open_session(draft: str = "tiny-draft.gguf") -> Session:
-    """The tiny target with an n-gram drafter and a draft model."""
+def open_session(draft: str = "tiny-draft.gguf", kind: str = "draft-simple") -> Session:
+    """The tiny target with an n-gram drafter and a draft model or head."""
     profile = apply_values(
         Profile(),
         {
             "target.model": str(MODELS / "tiny-target.gguf"),
             "target.n_ctx": 256,
             "target.n_threads": 1,
-            "spec.types": ["ngram-simple", "draft-simple"],
-            "spec.draft-simple.model": str(MODELS / draft),
+            "spec.types": ["ngram-simple", kind],
+            f"spec.{kind}.model": str(MODELS / draft),
             "spec.translate": True,
             "spec.pool": "request",
         },

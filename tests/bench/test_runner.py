@@ -108,6 +108,18 @@ def test_drafters_start_cold_too(draft: str, monkeypatch: pytest.MonkeyPatch) ->
     assert counts[0] == counts[1] == counts[2] > 10
 
 
+def test_heads_go_on_in_the_second_turn() -> None:
+    """A head reads on from what it has of the first turn."""
+    head = BenchSetup("head", ("draft-eagle3",), control=False)
+    with open_session("tiny-eagle3.gguf", "draft-eagle3") as session:
+        runner = Runner(session, WORKLOADS[1:2], [plain_setup(), head])
+        plain, drafted = runner.rounds(1)
+        assert runner.differences == {}
+    assert drafted.events == []
+    assert [turn.tokens for turn in drafted.turns] == [turn.tokens for turn in plain.turns]
+    assert drafted.tally.drafted > 0
+
+
 def test_the_session_is_as_before(session: Session, runs: list[BenchRun]) -> None:
     assert [d.spec_type for d in session.sequence.drafters] == ["ngram-simple", "draft-simple"]
     assert isinstance(session.sequence.stack.controller, AdaptiveController)
