@@ -115,6 +115,7 @@ def _workload(runner: Runner, index: int) -> dict[str, Any]:
         "prompt_tokens": [len(prompt.tokens) for prompt in prompts],
         "completion_tokens": [len(prompt.reference) for prompt in prompts],
         "max_tokens": prompts[0].params.max_tokens,
+        "seed": prompts[0].params.sampling.seed,
         "sampling": prompts[0].params.sampling.described(),
         "predicted_tokens": len(prompts[-1].params.predicted),
     }
