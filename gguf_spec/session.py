@@ -67,6 +67,8 @@ class Session:
         self._adapters: list[tuple[int, float]] = []
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
+        self.draft_contexts: dict[str, LlamaContext] = {}
+        """Of the drafters that are models, by spec type."""
         self._closers: list[Callable[[], None]] = []
         self._draft_contexts: list[LlamaContext] = []
         try:
@@ -287,16 +289,7 @@ class Session:
         self.curve = measured_curve(self.context, path)
         self.context.busy_seconds = 0.0
         self.warmup_seconds = perf_counter() - begun
-        facts = [
-            DrafterFacts(
-                drafter.spec_type,
-                ceiling,
-                max(floor, 1),
-                ngram=drafter.spec_type in NGRAM_TYPES,
-                size=getattr(drafter, "size_n", 1),
-            )
-            for drafter, ceiling, floor in zip(drafters, setup.ceilings, setup.floors, strict=True)
-        ]
+        facts = drafter_facts(drafters, setup.ceilings, setup.floors)
         return AdaptiveController(facts, self.curve)
 
     def _exact_limits(self, context: LlamaContext) -> WidthLimits:
@@ -349,7 +342,7 @@ class Session:
                 pool = None
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
-                context = self._draft_context(draft, progress)
+                context = self.draft_contexts[kind] = self._draft_context(draft, progress)
                 drafters.append(
                     make_neural(
                         kind,
@@ -427,6 +420,22 @@ class Session:
         context = LlamaContext(model, params)
         self._closers.append(context.close)
         return context
+
+
+def drafter_facts(
+    drafters: Sequence[Drafter], ceilings: Sequence[int], floors: Sequence[int]
+) -> list[DrafterFacts]:
+    """What a controller has to know of ``drafters``; the longest and shortest drafts of each."""
+    return [
+        DrafterFacts(
+            drafter.spec_type,
+            ceiling,
+            max(floor, 1),
+            ngram=drafter.spec_type in NGRAM_TYPES,
+            size=getattr(drafter, "size_n", 1),
+        )
+        for drafter, ceiling, floor in zip(drafters, ceilings, floors, strict=True)
+    ]
 
 
 def target_params(target: Target, n_layer: int = MAX_LAYERS) -> ModelParams:
