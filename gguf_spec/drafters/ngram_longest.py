@@ -25,8 +25,8 @@ class LongestMatch(NgramDrafter):
 
     def __init__(
         self,
-        size_n: int = 3,
-        size_m: int = 48,
+        size_n: int = 2,
+        size_m: int = 63,
         pool: Pool | None = None,
         *,
         max_indexed: int = MAX_INDEXED,
@@ -34,6 +34,10 @@ class LongestMatch(NgramDrafter):
         self.size_n = size_n
         self.size_m = size_m
         self._index = NgramIndex(size_n)
+        self._place = -1
+        """Where the next token would be copied from."""
+        self._seen = 0
+        self._matched = 0
         super().__init__(size_m, pool, max_indexed=max_indexed, trusting=False)
         self._reset(0)
 

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ def cost_of(name: str) -> Callable[[int], float]:
     points = sorted(CURVES[name].items())
 
     def cost(width: int) -> float:
-        for (w0, c0), (w1, c1) in zip(points, points[1:], strict=False):
+        for (w0, c0), (w1, c1) in pairwise(points):
             if width <= w1 or (w1, c1) == points[-1]:
                 return c0 + (c1 - c0) * (width - w0) / (w1 - w0)
         raise AssertionError
@@ -58,14 +59,17 @@ def cost_of(name: str) -> Callable[[int], float]:
     return cost
 
 
-def known_curve(cost: Callable[[int], float], widths: Sequence[int] = (1, 2, 4, 8, 16)) -> CostCurve:
+def known_curve(
+    cost: Callable[[int], float], widths: Sequence[int] = (1, 2, 4, 8, 16)
+) -> CostCurve:
     """What a warm-up would have found."""
     curve = CostCurve()
     curve.set_curve(0, {width: PLAIN * cost(width) for width in widths})
     return curve
 
 
-def adaptive(drafters: Sequence[Drafter], ceilings: Sequence[int], curve: CostCurve, hot: bool = False
+def adaptive(
+    drafters: Sequence[Drafter], ceilings: Sequence[int], curve: CostCurve, hot: bool = False
 ) -> AdaptiveController:
     """A controller of n-gram drafters."""
     facts = [
@@ -79,8 +83,8 @@ def adaptive(drafters: Sequence[Drafter], ceilings: Sequence[int], curve: CostCu
 
 @dataclass(slots=True)
 class Outcome:
-    """``speed`` is relative to plain decoding, ``worst`` the most that was lost at any prefix beyond
-    3 % of the time, in plain tokens. ``lengths`` are those of all drafts, 0 for none."""
+    """``speed`` is relative to plain decoding, ``worst`` the most that was lost at any prefix
+    beyond 3 % of the time, in plain tokens. ``lengths`` are those of all drafts, 0 for none."""
 
     speed: float
     worst: float
