@@ -16,9 +16,9 @@ from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
 from gguf_spec.control.base import Controller
-from gguf_spec.curves import measured_curve
+from gguf_spec.curves import keep_learned, measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
-from gguf_spec.drafters.base import Drafter
+from gguf_spec.drafters.base import Drafter, StatesDrafter
 from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
@@ -66,6 +66,7 @@ class Session:
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
+        self._curve_path: Path | None = None
         try:
             self._load_some(setup, progress)
         except BaseException:
@@ -153,7 +154,11 @@ class Session:
         return any(breaker in text for breaker in DRY_BREAKERS)
 
     def close(self) -> None:
-        """Free everything, contexts before models."""
+        """Free everything, contexts before models. What was learned of costs is kept if it can be
+        relied on."""
+        path, self._curve_path = self._curve_path, None
+        if path is not None:
+            keep_learned(path, self.curve)
         while self._closers:
             self._closers.pop()()
 
@@ -280,6 +285,7 @@ class Session:
         begun = perf_counter()
         path = costs_path(setup, self.context)
         self.curve = measured_curve(self.context, path)
+        self._curve_path = path
         self.context.busy_seconds = 0.0
         self.warmup_seconds = perf_counter() - begun
         facts = [
@@ -289,6 +295,7 @@ class Session:
                 max(floor, 1),
                 ngram=drafter.spec_type in NGRAM_TYPES,
                 size=getattr(drafter, "size_n", 1),
+                reads=isinstance(drafter, StatesDrafter),
             )
             for drafter, ceiling, floor in zip(drafters, setup.ceilings, setup.floors, strict=True)
         ]

@@ -28,6 +28,7 @@ _BUDGET_SHARE = 0.03  # and over time
 _RESERVE = 0.75  # of both, planned with: times are noisy
 _CREDIT_TOKENS = 48.0  # gains beyond this do not pay for later losses
 _PROBE_LENGTH = 2  # the best length of MTP heads on most GPUs
+_LEAST_FLOOR = 0.1  # a lower one is not worth computing probabilities for
 _ANCHOR = 64  # drafted rounds after which a plain one is due
 _SOON = 8  # and when steps take another time than expected
 _STRANGE = 0.15  # in log-seconds, on the average of some rounds
@@ -352,7 +353,8 @@ class AdaptiveController:
             return 0.0
         more = self._curve.ratio(k + 1, self._depth) - self._curve.ratio(k, self._depth)
         drafting = seconds_of(paying.seconds, k) - seconds_of(paying.seconds, k - 1)
-        return min(max(rate * (more * base + max(drafting, 0.0)), 0.0), 1.0)
+        floor = rate * (more * base + max(drafting, 0.0))
+        return min(floor, 1.0) if floor >= _LEAST_FLOOR else 0.0
 
     def _compare(self, tokens: Sequence[int]) -> None:
         """Hold the known n-gram drafts against the tokens that came."""
