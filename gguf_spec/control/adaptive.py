@@ -206,7 +206,8 @@ class AdaptiveController:
         lengths.append(n)
         expected = self._matches[i].expected(match, lengths)
         room = self._room(base)
-        ratio, depth, rollback = self._curve.ratio, self._depth, self._rollback
+        curve, depth, rollback = self._curve, self._depth, self._rollback
+        ratio, most = curve.ratio, curve.most
         best, best_rate = 0, self._best_rate
         for k, tokens in zip(lengths, expected, strict=True):
             seconds = ratio(k + 1, depth) * base
@@ -214,7 +215,7 @@ class AdaptiveController:
                 seconds += seconds_of(rollback, k)
             if k < choice.n_min:
                 continue
-            if seconds - base > room:
+            if seconds + (most(k + 1, depth) - ratio(k + 1, depth) - 1.0) * base > room:
                 break
             rate = tokens / seconds
             if rate > best_rate:
@@ -323,8 +324,8 @@ class AdaptiveController:
                 f"brings {plan.tokens:.1f}",
             )
             return None
-        seconds = plan.tokens / plan.speed * base
-        if seconds + backlog - base > self._room(base):
+        extra = seconds_of(paying.seconds, plan.length) + seconds_of(self._rollback, plan.length)
+        if self._at_stake(plan.length, base) + extra + backlog > self._room(base):
             return None
         paying.pause, paying.reason = FIRST_PAUSE, None
         paying.last_length = plan.length
@@ -343,9 +344,13 @@ class AdaptiveController:
             return None
         guess = seconds_of(paying.seconds, k) if paying.seconds else base
         guess += seconds_of(self._rollback, k) + backlog
-        if (self._curve.ratio(k + 1, self._depth) - 1.0) * base + guess > self._room(base):
+        if self._at_stake(k, base) + guess > self._room(base):
             return None
         return Choice(i, k, paying.floor)
+
+    def _at_stake(self, k: int, base: float) -> float:
+        """What verifying a draft of ``k`` tokens loses if none of them stands."""
+        return (self._curve.most(k + 1, self._depth) - 1.0) * base
 
     def _floor(self, paying: Paying, k: int, rate: float, base: float) -> float:
         """The chance at which one token more is just worth its time."""

@@ -54,6 +54,13 @@ class CostCurve:
         share = (width - widths[i - 1]) / (widths[i] - widths[i - 1])
         return ratios[i - 1] + share * (ratios[i] - ratios[i - 1])
 
+    def most(self, width: int, depth: int = 0) -> float:
+        """What c(``width``) can hardly exceed: that of the next wider batch that was measured, or
+        if there is none, a plain step for every row more than in the widest."""
+        widths, ratios = self._line(_depth_class(depth))
+        i = bisect_left(widths, width)
+        return ratios[i] if i < len(widths) else ratios[-1] + width - widths[-1]
+
     def known(self, depth: int = 0) -> dict[int, float]:
         """The measured ratios that hold at ``depth``, by width."""
         widths, ratios = self._line(_depth_class(depth))
@@ -82,8 +89,11 @@ class CostCurve:
             return surprise
         which = _depth_class(depth)
         known = width in self._line(which)[0]
-        rate = _RATIO_RATE if known else 1.0
-        changed = max(self.ratio(width, depth) * math.exp(rate * surprise), 1.0)
+        if known:
+            changed = self.ratio(width, depth) * math.exp(_RATIO_RATE * surprise)
+        else:  # the expectation was a guess, and bounds nothing
+            changed = min(seconds / self.base, self.most(width, depth))
+        changed = max(changed, 1.0)
         self._ratios.setdefault(which, dict(self._nearest(which)))[width] = changed
         self._lines.clear()
         return surprise if known else 0.0
