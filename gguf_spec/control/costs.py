@@ -120,11 +120,11 @@ class CostCurve:
             for which, ratios in record.items():
                 read = {int(width): float(ratio) for width, ratio in ratios.items()}
                 if not 0 <= int(which) <= len(DEPTHS):
-                    raise ValueError(which)
+                    raise ValueError
                 if any(not 1.0 <= ratio < 1e4 or width < 1 for width, ratio in read.items()):
-                    raise ValueError(which)
+                    raise ValueError
                 curve._ratios[int(which)] = read
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError("no cost curve") from error
         return curve
 
