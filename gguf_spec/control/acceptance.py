@@ -18,9 +18,11 @@ from collections.abc import Sequence
 _CLASSES = (0, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48)
 #: The chance in each class before anything is known.
 _PRIORS = (0.2, 0.35, 0.5, 0.6, 0.65, 0.75, 0.82, 0.9, 0.94, 0.96, 0.97, 0.98)
-_PRIOR_WEIGHT = 3.0  # observations that a prior stands for
+_PRIOR_WEIGHT = 5.0  # observations that a prior stands for
 _MEMORY = 0.98  # what an observation weighs after the next one
 _CLASS_OF = tuple(bisect_right(_CLASSES, match) - 1 for match in range(65))
+#: How much of the shift is a class's: a long match is a copy in any text.
+_SHARES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2)
 _SHIFT_RATE = 0.3
 _KEEP_SHIFT = 0.98
 _MOST_SHIFT = 1.5
@@ -66,8 +68,11 @@ class MatchChances:
     def means(self) -> list[float]:
         """The chances, by class."""
         if self._means is None:
-            factor = math.exp(self._shift)
-            odds = [factor * c.hits / max(c.tests - c.hits, _LEAST) for c in self._chances]
+            factors = [math.exp(share * self._shift) for share in _SHARES]
+            odds = [
+                factor * chance.hits / max(chance.tests - chance.hits, _LEAST)
+                for factor, chance in zip(factors, self._chances, strict=True)
+            ]
             self._means = [odd / (1.0 + odd) for odd in odds]
         return self._means
 
@@ -78,7 +83,8 @@ class MatchChances:
     def observe(self, match: int, stood: bool) -> None:
         """A token after ``match`` agreeing ones stood, or did not."""
         which = _CLASS_OF[match] if match < 65 else len(_CLASSES) - 1
-        shift = _KEEP_SHIFT * self._shift + _SHIFT_RATE * (stood - self.means[which])
+        surprise = _SHARES[which] * (stood - self.means[which])
+        shift = _KEEP_SHIFT * self._shift + _SHIFT_RATE * surprise
         self._shift = min(max(shift, -_MOST_SHIFT), _MOST_SHIFT)
         self._chances[which].observe(stood)
         self._means = None

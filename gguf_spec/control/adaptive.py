@@ -22,7 +22,6 @@ from gguf_spec.control.paying import FIRST_PAUSE, Paying, learn_seconds, seconds
 LENGTHS = tuple(width - 1 for width in TIERS if width > 1)
 
 _BETTER = 1.03  # a draft has to promise this much more speed than none
-_LONGER = 1.01  # more tokens are more at stake: they have to be this much better than fewer
 _BUDGET_TOKENS = 8.0  # what may be lost at once, in plain tokens
 _BUDGET_SHARE = 0.03  # and over time
 _RESERVE = 0.75  # of both, planned with: times are noisy
@@ -219,7 +218,7 @@ class AdaptiveController:
                 break
             rate = tokens / seconds
             if rate > best_rate:
-                best, best_rate = k, rate * _LONGER
+                best, best_rate = k, rate
         return best
 
     def record(self, result: Round) -> None:

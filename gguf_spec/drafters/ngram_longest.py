@@ -7,6 +7,8 @@ from gguf_spec.drafters.pool import Pool
 from gguf_spec.history import History
 
 _PLACES = 8  # latest occurrences that are compared
+_LEAST_BEFORE = 8  # tokens that agree before one that differs, for them to count
+_MOST_EXTRA = 5  # and what they count for at most
 _SURE = 16  # with so many tokens in common, the place of the last draft is as good as any
 
 
@@ -78,14 +80,20 @@ class LongestMatch(NgramDrafter):
                 if self._match >= _SURE:
                     return self._place
         self._index.extend(history, length - n)
-        self._place, self._seen, self._matched = -1, length, 0
+        place, self._place, self._matched = self._place, -1, 0
+        seen, self._seen = self._seen, length
         if length < n:
             return -1
+        if place >= 0:  # a token was another one there: perhaps it goes on behind it
+            place += length - seen
+            match = self._agreement(place) if place < length else 0
+            if match:
+                self._place, self._matched = place, match
         start = self._index.find(history, history.ngram(length - n, n))
         for _ in range(_PLACES):
             if start < 0:
                 break
-            match = history.agreement(start + n, length, LONGEST_MATCH)
+            match = self._agreement(start + n)
             if match > self._matched:
                 self._place, self._matched = start + n, match
                 if match == LONGEST_MATCH:
@@ -93,6 +101,17 @@ class LongestMatch(NgramDrafter):
             start = self._index.before(start)
         self._match = self._matched
         return self._place
+
+    def _agreement(self, place: int) -> int:
+        """The match of ``place``. A single token that differs, with a long match before it, makes
+        it shorter and does not end it: so do edits."""
+        history, end = self._history, len(self._history)
+        match = history.agreement(place, end, LONGEST_MATCH)
+        if match < _SURE and min(place, end) > match:
+            before = history.agreement(place - match - 1, end - match - 1, 4 * _MOST_EXTRA)
+            if before >= _LEAST_BEFORE:
+                match += min(before // 4, _MOST_EXTRA)
+        return match
 
     def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.size_n:
