@@ -153,7 +153,11 @@ class Moody:
         return [Choice(i, min(limit, N_MAX)) for i in asked]
 
     def record(self, result: Round) -> None: ...
+    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None: ...
     def drop(self, drafter: int) -> None: ...
+
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        return frozenset([0]) if self._random.random() < 0.2 else frozenset()
 
 
 def turn(
