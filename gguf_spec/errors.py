@@ -7,6 +7,7 @@
     ├── InputError            an input cannot be used                       exit 3
     │   ├── HeaderError       not a GGUF file, damaged, or unknown version
     │   ├── RefError          a model reference that leads nowhere
+    │   ├── HubError          a host on the network, or what it sent, that cannot be used
     │   ├── ProfileError      a profile with one or more problems
     │   ├── PairError         a draft that does not fit its target
     │   └── PromptError       a prompt that cannot be used
@@ -51,6 +52,25 @@ class HeaderError(InputError):
 
 class RefError(InputError):
     """A model reference (REF) that leads to no usable file."""
+
+
+class AmbiguousRefError(RefError):
+    """A model reference that leads to several files."""
+
+
+class HubError(InputError):
+    """A host that cannot be reached, refuses, or sends what cannot be used.
+
+    ``kind`` tells them apart: "offline", "connect" (nobody answers), "closed" (the answer breaks
+    off), "token" (401), "gated" (403), "missing" (404), "limit" (429), "server" (5xx), "link" (a
+    host refuses what another one has led to), "protocol" (an answer that cannot be right),
+    "changed" (another file than was promised), "disk", "extra" (a package is not installed).
+    """
+
+    def __init__(self, message: str, *, kind: str = "protocol", hint: str | None = None) -> None:
+        later = "the server is at fault: try again later, or another mirror (HF_ENDPOINT)"
+        super().__init__(message, hint=hint or (later if kind == "protocol" else None))
+        self.kind = kind
 
 
 class ProfileError(InputError):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -20,6 +23,14 @@ def home_cache_dir() -> Path:
     if home:
         return absolute(home) / "cache"
     return absolute(platformdirs.user_cache_dir("gguf-spec", appauthor=False))
+
+
+def url_folder(url: str) -> Path:
+    """Where the file at a plain address is kept: in one folder with the other parts of its set."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", urlsplit(url).netloc)
+    path, _, query = url.partition("?")
+    digest = hashlib.sha256(f"{path.rpartition('/')[0]}?{query}".encode()).hexdigest()[:16]
+    return home_cache_dir() / "downloads" / f"{host}-{digest}"
 
 
 def absolute(path: str) -> Path:

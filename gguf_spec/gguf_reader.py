@@ -22,6 +22,7 @@ MAX_DIMS = 4
 SMALL_NUMBERS = 1024  # arrays up to this many numbers become tuples (llama.cpp: 512 layers)
 SMALL_STRINGS = 64
 FIRST_READ = 64 * 1024  # bytes; doubled until the header is complete
+MAX_AHEAD = 1024 * 1024  # bytes that are read beyond what is needed: remote ones take time
 INT64_MAX = 2**63 - 1
 SUPPORTED_VERSIONS = (2, 3)
 
@@ -102,7 +103,7 @@ class _Cursor:
                 f"header too large: {what} ends at byte {end}, the limit is {self.limit}"
             )
         have = len(self.buffer)
-        want = min(size, self.limit, max(end, 2 * have, FIRST_READ))
+        want = min(size, self.limit, max(end, have + min(have, MAX_AHEAD), FIRST_READ))
         self.buffer += self.source.read(have, want - have)
 
     def number(self, code: str, what: str) -> int | float | bool:

@@ -42,6 +42,7 @@ __all__ = [
     "TensorInfo",
     "Tokenizer",
     "check_loadable",
+    "interpret",
     "join_parts",
     "parse",
     "read_header",
@@ -210,6 +211,11 @@ def split_paths(path: Path, count: int) -> list[Path]:
 def parse(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> ModelInfo:
     """The facts in one header. ``max_header_bytes`` bounds what is read from the source."""
     raw = parse_structure(source, max_header_bytes)
+    return interpret(source, raw, _tokenizer(source, raw))
+
+
+def interpret(source: ByteSource, raw: RawHeader, tokenizer: Tokenizer) -> ModelInfo:
+    """The facts in a structure that was read before; ``source`` is asked for nothing."""
     meta = raw.metadata
     arch = _text(meta, "general.architecture")
     blocks = _uint(meta, f"{arch}.block_count")
@@ -232,7 +238,7 @@ def parse(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> Model
         n_head_kv=_largest(meta, f"{arch}.attention.head_count_kv", f"{arch}.attention.head_count"),
         n_ctx_train=_uint(meta, f"{arch}.context_length"),
         vocab_size=_vocab_size(raw, arch),
-        tokenizer=_tokenizer(source, raw),
+        tokenizer=tokenizer,
         chat_template=_text(meta, "tokenizer.chat_template"),
         sampling=_sampling(meta),
         spec_types=(),

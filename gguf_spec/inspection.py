@@ -53,14 +53,18 @@ def _made_for(info: ModelInfo) -> dict[str, str] | None:
 
 def inspect_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The record of a file, or of the whole split set it is part of; raises HeaderError."""
-    info = read_model(path)
+    return inspect_model(read_model(path))
+
+
+def inspect_model(info: ModelInfo) -> dict[str, Any]:
+    """The record of a header, and of what lies beside the file if it is here."""
     return {**describe(info), **_sidecars(info)}
 
 
 def _sidecars(info: ModelInfo) -> dict[str, Any]:
     """The files beside a target that are named like its drafters, each with its spec type, whether
     it can be used, and why (not); and why some may be missing."""
-    if info.role != "target":
+    if info.role != "target" or not os.path.exists(info.files[0]):
         return {"sidecars": [], "sidecar_problems": []}
     found = search(info)
     return {
@@ -79,12 +83,16 @@ def _sidecars(info: ModelInfo) -> dict[str, Any]:
 
 
 def inspect_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> dict[str, Any]:
+    """``inspect_models`` of two files; raises HeaderError."""
+    return inspect_models(read_model(target), read_model(draft))
+
+
+def inspect_models(target: ModelInfo, draft: ModelInfo) -> dict[str, Any]:
     """The record of ``target`` with ``draft`` (its record) and ``pair`` (can it draft, and why)."""
-    target_info, draft_info = read_model(target), read_model(draft)
-    pair = check_pair(target_info, draft_info)
+    pair = check_pair(target, draft)
     return {
-        **describe(target_info),
-        "draft": describe(draft_info),
+        **describe(target),
+        "draft": describe(draft),
         "pair": {
             "usable": pair.usable,
             "type": pair.type,

@@ -20,7 +20,8 @@ from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from gguf_spec.demo import DEMO_FILE, Progress, has_magic, resolve_demo
-from gguf_spec.errors import RefError
+from gguf_spec.errors import AmbiguousRefError, RefError
+from gguf_spec.folders import url_folder
 
 Kind = Literal["path", "hf", "url", "ollama", "demo"]
 
@@ -42,9 +43,9 @@ _OLLAMA = re.compile(
 )
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)  # C:\ is a drive: two letters up
 # llama.cpp, llama_split_path: "%s-%05d-of-%05d.gguf"
-_SPLIT = re.compile(r"(?P<prefix>.+)-\d{5}-of-(?P<count>(?!00000)\d{5})\.gguf")
+SPLIT = re.compile(r"(?P<prefix>.+)-\d{5}-of-(?P<count>(?!00000)\d{5})\.gguf")
 # files that lie beside a model and are not one: projector, importance matrix, drafters
-_SIDECAR = re.compile(r"(mtp|eagle3|dflash|dspark)-|.*(mmproj|imatrix)", re.IGNORECASE)
+SIDECAR = re.compile(r"(mtp|eagle3|dflash|dspark)-|.*(mmproj|imatrix)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,34 @@ def resolve(text: str, *, progress: Progress | None = None) -> Path:
         raise RefError(f"cannot look up {text}: {error}", hint="check the path's rights") from error
 
 
+def resolve_all(text: str, *, progress: Progress | None = None) -> list[tuple[str, Path]]:
+    """Every file that a reference may mean, with a reference to it: those of a folder, or those of
+    a cached repository if no quantization is named; else the one that ``resolve`` finds.
+
+    Of a split set the first part stands for all. Raises RefError as ``resolve``.
+    """
+    ref = parse_ref(text)
+    folder, prefix = None, ""
+    if ref.kind == "path":
+        path = Path(ref.name).expanduser()
+        folder = path if path.is_dir() and _existing(path) is None else None
+        prefix = os.path.join(ref.name, "")
+    elif ref.kind == "hf" and not (ref.quant or ref.file):
+        cached = hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
+        with_models = (one for one in _snapshots(cached, ref.revision) if _models_in(one))
+        folder, prefix = next(with_models, None), f"hf:{ref.name}/"
+    if folder is None:
+        return [(text, resolve(text, progress=progress))]
+    try:
+        found = [(prefix + name, _existing(folder / name)) for name in _models_in(folder)]
+    except (OSError, RuntimeError) as error:
+        raise RefError(f"cannot look up {text}: {error}", hint="check the path's rights") from error
+    models = [(name, path) for name, path in found if path is not None]
+    if not models:
+        raise RefError(f"{text} is a folder without a .gguf file", hint=FORMS)
+    return models
+
+
 # -- files and split sets ---------------------------------------------------------------------
 
 
@@ -162,9 +191,7 @@ def _resolve_path(ref: Ref) -> Path:
         return found
     models = [n for n in _names(path) if n.lower().endswith(".gguf")]
     if path.is_dir():
-        hint = (
-            f"name a file in it: {_some(models, 5)}" if models else "there is no .gguf file in it"
-        )
+        hint = f"name a file in it: {some(models, 5)}" if models else "there is no .gguf file in it"
         raise RefError(f"{ref.text} is a folder, not a model", hint=hint)
     if path.is_symlink():
         raise RefError(f"{ref.text} links to {os.readlink(path)}, which does not exist", hint=FORMS)
@@ -179,7 +206,7 @@ def _missing_hint(text: str, path: Path) -> str:
             return f"a repository is named hf:{text}"
         return f"the folder {path.parent} does not exist; {FORMS}"
     beside = [n for n in _names(path.parent) if n.lower().endswith(".gguf")]
-    return f"that folder has {_some(beside, 5)}" if beside else FORMS
+    return f"that folder has {some(beside, 5)}" if beside else FORMS
 
 
 def _existing(path: Path) -> Path | None:
@@ -187,11 +214,11 @@ def _existing(path: Path) -> Path | None:
 
     Raises RefError for a set with missing parts, or a prefix that two sets share.
     """
-    part = _SPLIT.fullmatch(path.name)
+    part = SPLIT.fullmatch(path.name)
     if part is None and path.is_file():
         return path
     prefix = part["prefix"] if part else re.sub(r"\.gguf$", "", path.name, flags=re.IGNORECASE)
-    sets = (_SPLIT.fullmatch(name) for name in _names(path.parent))
+    sets = (SPLIT.fullmatch(name) for name in _names(path.parent))
     counts = sorted({found["count"] for found in sets if found and found["prefix"] == prefix})
     if part is not None:
         counts = [count for count in counts if count == part["count"]]
@@ -223,7 +250,7 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _some(names: Iterable[str], limit: int = 8) -> str:
+def some(names: Iterable[str], limit: int = 8) -> str:
     """A list for a message, cut after ``limit``."""
     every = list(names)
     more = f" and {len(every) - limit} more" if len(every) > limit else ""
@@ -233,7 +260,7 @@ def _some(names: Iterable[str], limit: int = 8) -> str:
 # -- Hugging Face cache ------------------------------------------------------------------------
 
 
-def _hf_cache_dir() -> Path:
+def hf_cache_dir() -> Path:
     """Same order as huggingface_hub.constants: HF_HUB_CACHE, its old name, HF_HOME, XDG."""
     env = os.environ.get
     if hub := env("HF_HUB_CACHE") or env("HUGGINGFACE_HUB_CACHE"):
@@ -259,11 +286,11 @@ def _snapshots(repo: Path, revision: str | None) -> list[Path]:
 
 
 def _resolve_hf(ref: Ref) -> Path:
-    repo = _hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
+    repo = hf_cache_dir() / f"models--{ref.name.replace('/', '--')}"
     cached: dict[str, None] = {}
     for snapshot in _snapshots(repo, ref.revision):
         models = _models_in(snapshot)
-        name = ref.file or _pick(ref, [m for m in models if not _SIDECAR.match(Path(m).name)])
+        name = ref.file or _pick(ref, [m for m in models if not SIDECAR.match(Path(m).name)])
         found = _existing(snapshot / name) if name else None
         if found is not None:
             return found
@@ -273,12 +300,11 @@ def _resolve_hf(ref: Ref) -> Path:
     else:
         what = f' --include "*{ref.quant}*.gguf"' if ref.quant else ' --include "*QUANT*.gguf"'
     revision = f" --revision {ref.revision}" if ref.revision else ""
-    there = f"; of this repository it has {_some(cached)}" if cached else ""
+    there = f"; of this repository it has {some(cached)}" if cached else ""
     raise RefError(
-        f"{ref.text} is not in the Hugging Face cache {_hf_cache_dir()}{there}",
-        hint=f"download it with: hf download {ref.name}{what}{revision} "
-        "(downloads by gguf-spec are not available in this version); a copy that is elsewhere is "
-        "named by its path, as in -m/--model FILE",
+        f"{ref.text} is not in the Hugging Face cache {hf_cache_dir()}{there}",
+        hint=f"download it with: gguf-spec pull {ref.text}, or hf download {ref.name}{what}"
+        f"{revision}; a copy that is elsewhere is named by its path, as in -m/--model FILE",
     )
 
 
@@ -287,7 +313,7 @@ def _models_in(snapshot: Path) -> list[str]:
     names = set()
     for file in snapshot.rglob("*.gguf"):
         if file.is_file():  # a link whose blob is gone is no file
-            part = _SPLIT.fullmatch(file.name)
+            part = SPLIT.fullmatch(file.name)
             shown = file.with_name(f"{part['prefix']}.gguf") if part else file
             names.add(shown.relative_to(snapshot).as_posix())
     return sorted(names)
@@ -296,23 +322,33 @@ def _models_in(snapshot: Path) -> list[str]:
 def _pick(ref: Ref, models: list[str]) -> str | None:
     """The one model with the wanted quantization; None if there is none.
 
-    ``Q4_K_M`` finds ``UD-Q4_K_M`` only where the plain one is missing. Raises RefError on several.
+    Raises RefError on several.
     """
-    if ref.quant:
-        quant = rf"{re.escape(ref.quant)}(?![A-Za-z0-9_])"  # Q4_K is not Q4_K_M
-        plain = re.compile(rf"(?<![A-Za-z0-9])(?<!UD-){quant}", re.IGNORECASE)
-        loose = re.compile(rf"(?<![A-Za-z0-9]){quant}", re.IGNORECASE)
-        models = [m for m in models if plain.search(m)] or [m for m in models if loose.search(m)]
+    models = match_quant(models, ref.quant) if ref.quant else models
     if len(models) > 1:
         at = f"@{ref.revision}" if ref.revision else ""
-        raise RefError(
-            f"{ref.text} names {len(models)} cached models: {_some(models)}",
+        raise AmbiguousRefError(
+            f"{ref.text} names {len(models)} cached models: {some(models)}",
             hint=f"name one of them, as in hf:{ref.name}/{models[0]}{at}",
         )
     return models[0] if models else None
 
 
-def _resolve_url(ref: Ref) -> Path:
+def match_quant(models: list[str], quant: str) -> list[str]:
+    """Those of the names that have the quantization ``quant``.
+
+    ``Q4_K_M`` finds ``UD-Q4_K_M`` only where the plain one is missing.
+    """
+    wanted = rf"{re.escape(quant)}(?![A-Za-z0-9_])"  # Q4_K is not Q4_K_M
+    plain = re.compile(rf"(?<![A-Za-z0-9])(?<!UD-){wanted}", re.IGNORECASE)
+    loose = re.compile(rf"(?<![A-Za-z0-9]){wanted}", re.IGNORECASE)
+    return [m for m in models if plain.search(m)] or [m for m in models if loose.search(m)]
+
+
+def as_hub(ref: Ref) -> Ref | None:
+    """The reference ``hf:…`` of an address that is a file on the Hub; None if it is not."""
+    if ref.kind != "url":
+        return None
     url = urlsplit(ref.name)
     endpoint = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     path = url.path.removeprefix(endpoint.path.rstrip("/"))
@@ -320,17 +356,28 @@ def _resolve_url(ref: Ref) -> Path:
     hub = re.fullmatch(rf"/({_PART}/{_PART})/(?:resolve|blob)/([^/]+)/(.+)", path)
     if hub and url.netloc.lower() in (endpoint.netloc.lower(), "huggingface.co", "hf.co"):
         text = f"hf:{hub[1]}/{unquote(hub[3])}@{unquote(hub[2])}"
-        return _resolve_hf(_parse_hf(text, text[3:]))
+        return _parse_hf(text, text[3:])
+    return None
+
+
+def _resolve_url(ref: Ref) -> Path:
+    hub = as_hub(ref)
+    if hub is not None:
+        return _resolve_hf(hub)
+    name = unquote(urlsplit(ref.name).path).rpartition("/")[2]
+    found = _existing(url_folder(ref.name) / name)
+    if found is not None:
+        return found
     raise RefError(
-        f"{ref.text} is not on this machine, and this version of gguf-spec does not download it",
-        hint=f'download it with: curl -L -O "{ref.text}", then name the file',
+        f"{ref.text} is not on this machine",
+        hint=f"download it with: gguf-spec pull {ref.text}",
     )
 
 
 # -- Ollama ------------------------------------------------------------------------------------
 
 
-def _ollama_dirs() -> list[Path]:
+def ollama_dirs() -> list[Path]:
     if models := os.environ.get("OLLAMA_MODELS"):
         return [Path(models).expanduser()]
     # the second is the home of the user under which Ollama's Linux service runs
@@ -341,22 +388,22 @@ def _resolve_ollama(ref: Ref) -> Path:
     name = ref.text.partition(":")[2]
     pull = f"get it with: ollama pull {name}"
     tags: list[str] = []
-    for root in _ollama_dirs():
+    for root in ollama_dirs():
         folder = root / "manifests" / ref.name
         manifest = folder / str(ref.tag)
         if not manifest.is_file():
             tags += _names(folder)
             continue
-        blob = root / "blobs" / _model_digest(manifest).replace(":", "-")
+        blob = root / "blobs" / model_digest(manifest).replace(":", "-")
         if not blob.is_file():
             raise RefError(f"{ref.text}: its model file {blob} is missing", hint=pull)
         return blob
-    there = f"; pulled tags of it: {_some(tags)}" if tags else ""
-    where = " or ".join(str(root) for root in _ollama_dirs())
+    there = f"; pulled tags of it: {some(tags)}" if tags else ""
+    where = " or ".join(str(root) for root in ollama_dirs())
     raise RefError(f"{ref.text} is not among Ollama's models in {where}{there}", hint=pull)
 
 
-def _model_digest(manifest: Path) -> str:
+def model_digest(manifest: Path) -> str:
     """The digest of the layer that is the GGUF file. Raises RefError if there is none."""
     hint = "only models that Ollama keeps as one GGUF file can be used; try pulling it again"
     try:

@@ -19,7 +19,7 @@ from gguf_spec.control.base import Controller
 from gguf_spec.curves import keep_learned, measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter, StatesDrafter
-from gguf_spec.drafters.neural import default_ubatch, head_params, make_neural
+from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
@@ -28,8 +28,10 @@ from gguf_spec.exact import cache_types, costs_path, known_limits, store_path, s
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.ngram_pool_file import load_pool, save_pool
+from gguf_spec.planning.offers import usual_ubatch
 from gguf_spec.profile import Profile, Target, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
+from gguf_spec.run_plan import allocation_warnings
 from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
 from gguf_spec.setup import NGRAM_TYPES, DraftSetup, Setup
 from gguf_spec.verify_store import load_record
@@ -67,6 +69,7 @@ class Session:
         """What came up while loading, for the user to read."""
         self._closers: list[Callable[[], None]] = []
         self._curve_path: Path | None = None
+        self._draft_contexts: list[LlamaContext] = []
         try:
             self._load_some(setup, progress)
         except BaseException:
@@ -161,6 +164,7 @@ class Session:
             keep_learned(path, self.curve)
         while self._closers:
             self._closers.pop()()
+        self._draft_contexts.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -204,7 +208,7 @@ class Session:
             self.warnings.append(f"no {', '.join(extras)}: {error.message}")
 
     def _load(self, setup: Setup, progress: LoadProgress | None) -> None:
-        target = setup.profile.target
+        target = setup.placed
         n_layer = (setup.target.n_layer or MAX_LAYERS) + setup.target.n_layer_nextn
         params = target_params(target, n_layer)
         if any(draft.inside for draft in setup.drafts):
@@ -231,6 +235,7 @@ class Session:
             for text in load_pool(setup.pool_path, **self._pool_key()):
                 self.pool.add(text)
         drafters = self._drafters(types, progress)
+        self._compare_with_plan()
         self.engine = Engine(self.context)
         self.controller = self._controller(drafters)
         self.sequence: SequenceState = self.engine.open(
@@ -323,6 +328,17 @@ class Session:
             self.warnings.append(warning)
         return DraftSampling(spec.verify, spec.draft_sampling)
 
+    def _compare_with_plan(self) -> None:
+        """Warn of more memory in use than was planned. Exact mode has caches of its own choice."""
+        if self.setup.profile.spec.exact:
+            return
+        contexts = [self.context, *self._draft_contexts]
+        try:
+            accounts = [context.memory_breakdown() for context in contexts]
+        except BackendError:
+            return  # this libllama does not say, and has allocated what it needs
+        self.warnings += allocation_warnings(self.setup.plan, accounts)
+
     def _drafters(self, types: Sequence[str], progress: LoadProgress | None) -> list[Drafter]:
         """The drafters in order. The first n-gram drafter alone has the pool: after a wrong
         prediction the others would repeat the mistake, one after the other."""
@@ -373,14 +389,14 @@ class Session:
         settings = draft.settings
         params = ModelParams(
             n_gpu_layers=_layers(settings.n_gpu_layers),
-            devices=settings.devices or self.setup.profile.target.devices,
+            devices=settings.devices or self.setup.placed.devices,
         )
         model = self.model
         if not draft.inside:
             params = replace(params, load_mtp=draft.spec_type == "draft-mtp")
             model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
             self.load_seconds += model.load_seconds
-        wanted, usual = settings.n_ubatch, default_ubatch(draft.spec_type)
+        wanted, usual = settings.n_ubatch, usual_ubatch(draft.spec_type)
         n_ubatch = wanted if isinstance(wanted, int) else usual
         kind, form, p_min = draft.spec_type, draft.form, settings.p_min
         given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)
@@ -394,7 +410,9 @@ class Session:
             type_v=settings.type_v,
             flash_attn=self.setup.profile.target.flash_attn,
         )
-        return self._make_context(model, replace(sizes, **given))
+        context = self._make_context(model, replace(sizes, **given))
+        self._draft_contexts.append(context)
+        return context
 
     def _ceiling(self, kind: str) -> int:
         return self.setup.ceilings[self.setup.spec_types.index(kind)]

@@ -13,22 +13,23 @@ from typing import cast
 
 import psutil
 
-from gguf_spec.backend import list_devices
 from gguf_spec.block_format import BlockFormat, block_format
 from gguf_spec.draft_choice import DraftFile, choose
 from gguf_spec.drafters.ngram_registry import ngram_ceiling
-from gguf_spec.errors import InputError, NoFitError, PairError
+from gguf_spec.errors import InputError, PairError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import ModelInfo, read_header, read_model
+from gguf_spec.hub.pull import locate
 from gguf_spec.loadable import check_adapter, check_loadable
 from gguf_spec.memory.limits import snapshots
 from gguf_spec.ngram_pool_file import pool_path
 from gguf_spec.pairing import needs_translation
 from gguf_spec.pairing_heads import wanted_states
 from gguf_spec.pairing_mtp import chain_length
-from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, draft_settings, parse_lora
+from gguf_spec.planning.types import Plan
+from gguf_spec.profile import DRAFT_TYPES, Draft, Profile, Target, draft_settings, parse_lora
 from gguf_spec.profile_schema import DraftType
-from gguf_spec.refs import resolve
+from gguf_spec.run_plan import fit
 
 Progress = Callable[[str, "int | None", "int | None"], None]
 
@@ -40,7 +41,6 @@ MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap aro
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
 #: What a profile may hold, and nothing here looks at yet.
 NOT_YET = {
-    "memory": "vram reserve prefer min_quant draft_may_displace_layers",
     "sampling": "",
     "engine": "kind",
 }
@@ -72,6 +72,7 @@ class LoraSetup:
 
     path: Path
     scale: float
+    info: ModelInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ class Setup:
     profile is called, and under which its pool of texts is kept.
 
     ``spec_types`` are in the order in which they are asked; ``ceilings`` and ``floors`` are the
-    longest and shortest drafts of each, in tokens. ``siblings`` are the types whose file was found
-    beside the target, and ``remarks`` say so.
+    longest and shortest drafts of each, in tokens. ``placed`` is the profile's target with the
+    placement of the ``plan``. ``siblings`` are the types whose file was found beside the target,
+    and ``remarks`` say so.
     """
 
     profile: Profile
@@ -97,6 +99,8 @@ class Setup:
     drafts: tuple[DraftSetup, ...]
     loras: tuple[LoraSetup, ...]
     warnings: tuple[str, ...]
+    plan: Plan
+    placed: Target
     siblings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -150,6 +154,7 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     Raises:
         InputError: a file is missing, damaged, or of the wrong kind; a draft does not fit.
         UsageError: a spec type needs a file, and none was named or found.
+        NoFitError: the target does not fit into memory.
     """
     warnings: list[str] = []
     _check_limits(profile)
@@ -157,35 +162,40 @@ def prepare(profile: Profile, *, name: str = "", progress: Progress | None = Non
     ref = profile.target.model or DEFAULT_REF
     target = _read(ref, progress, as_target=True)
     n_ctx = _context_length(profile, target, warnings)
-    _check_cache_fits(target, n_ctx, profile.target.type_k, profile.target.type_v)
     choice = choose(profile, target, lambda ref: _read(ref, progress, as_target=False), warnings)
     types, files = choice.types, choice.files
     if profile.spec.pool == "profile" and target.tokenizer.fingerprint is None:
         warnings.append("the model names no tokenizer: texts are not kept for later runs")
-    drafts = tuple(
+    drafts = [
         _draft(kind, profile, target, n_ctx, files.get(kind))
         for kind in types
         if kind not in NGRAM_TYPES
-    )
+    ]
+    loras = tuple(_lora(text, target) for text in profile.target.lora)
+    ceilings = {
+        kind: _ceiling(kind, profile, n_ctx, files.get(kind, (ref, target))) for kind in types
+    }
+    fitted = fit(profile, ref, target, [lora.info for lora in loras], drafts, ceilings)
+    types = tuple(kind for kind in types if kind in fitted.n_max)
     n_threads = _threads(profile.target.n_threads)
     return Setup(
         profile=profile,
         name=name or str(Path(target.files[0]).resolve()),
         ref=ref,
         target=target,
-        n_ctx=n_ctx,
+        n_ctx=fitted.plan.target.n_ctx,
         n_threads=n_threads,
         n_threads_batch=_threads(profile.target.n_threads_batch, n_threads),
         spec_types=types,
-        ceilings=tuple(
-            _ceiling(kind, profile, n_ctx, files.get(kind, (ref, target))) for kind in types
-        ),
+        ceilings=tuple(min(fitted.n_max[kind], fitted.plan.target.n_ctx) for kind in types),
         floors=tuple(_floor(kind, profile) for kind in types),
-        drafts=drafts,
-        loras=tuple(_lora(text, target) for text in profile.target.lora),
-        warnings=tuple(warnings),
-        siblings=choice.siblings,
-        remarks=choice.remarks,
+        drafts=fitted.drafts,
+        loras=loras,
+        warnings=(*warnings, *fitted.warnings),
+        plan=fitted.plan,
+        placed=fitted.placed,
+        siblings=tuple(kind for kind in choice.siblings if kind in types),
+        remarks=choice.remarks if set(choice.siblings) <= set(types) else (),
     )
 
 
@@ -230,16 +240,16 @@ def _warn_of_ignored(profile: Profile, warnings: list[str]) -> None:
 
 
 def _read(ref: str, progress: Progress | None, *, as_target: bool) -> ModelInfo:
-    info = read_model(resolve(ref, progress=progress))
+    info = read_model(locate(ref, progress=progress))
     check_loadable(info, as_target=as_target)
     return info
 
 
 def _lora(text: str, target: ModelInfo) -> LoraSetup:
     path, scale = parse_lora(text)
-    info = read_header(resolve(path))
+    info = read_header(locate(path))
     check_adapter(info, target)
-    return LoraSetup(Path(info.path), scale)
+    return LoraSetup(Path(info.path), scale, info)
 
 
 def _threads(wanted: int | str, otherwise: int | None = None) -> int:
@@ -265,48 +275,6 @@ def _context_length(profile: Profile, target: ModelInfo, warnings: list[str]) ->
             "trained for: expect worse text beyond them"
         )
     return wanted
-
-
-# Bytes of a cached element, from the block sizes in ggml.c.
-_ELEMENT_BYTES = {
-    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32,
-    "q4_1": 20 / 32, "q4_0": 18 / 32, "iq4_nl": 18 / 32,
-}  # fmt: skip
-
-
-def _check_cache_fits(info: ModelInfo, n_ctx: int, type_k: str, type_v: str) -> None:
-    """Refuse a context whose cache alone is larger than all memory there is.
-
-    Without this, Linux promises any amount of memory and ends the process, or the machine's
-    patience, when it is used. Only plain attention is counted: sliding windows, recurrent layers
-    and compressed caches need less, and are left to libllama.
-    """
-    plain = not any(
-        info.arch_uint(key)
-        for key in ("attention.sliding_window", "ssm.state_size", "attention.kv_lora_rank")
-    )
-    if not (plain and info.n_layer and info.n_head and info.n_head_kv and info.n_embd):
-        return
-    width = info.n_embd // info.n_head
-    width_k = info.arch_uint("attention.key_length", width) or 0
-    width_v = info.arch_uint("attention.value_length", width) or 0
-    per_token = (
-        info.n_layer
-        * info.n_head_kv
-        * (width_k * _ELEMENT_BYTES[type_k] + width_v * _ELEMENT_BYTES[type_v])
-    )
-    if not info.metadata.get(f"{info.arch}.attention.head_count_kv"):
-        per_token /= info.n_layer  # an array: heads differ from layer to layer, one layer is sure
-    need = int(per_token * n_ctx)
-    there = psutil.virtual_memory().total
-    if need > there:
-        there += sum(device.total for device in list_devices() if device.kind in ("gpu", "accel"))
-    if need > there:
-        raise NoFitError(
-            f"a context of {n_ctx} tokens needs {need / 2**30:.1f} GiB of cache, "
-            f"this machine has {there / 2**30:.1f} GiB of memory",
-            hint=f"-c {max(int(there / 2 / per_token), 1)} would take half of it",
-        )
 
 
 def _ceiling(kind: str, profile: Profile, n_ctx: int, file: DraftFile) -> int:
@@ -358,6 +326,5 @@ def _draft(
             f"{ref}: {problem}",
             hint=f"change it in [spec.{kind}], or with --set spec.{kind}.KEY=VALUE",
         )
-    _check_cache_fits(info, draft_n_ctx, settings.type_k, settings.type_v)
     layers = wanted_states(kind, target, info)
     return DraftSetup(kind, ref, info, settings, draft_n_ctx, layers, False, form, translated)

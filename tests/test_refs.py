@@ -269,7 +269,7 @@ def test_hf_missing(repo: Repo, tmp_path: Path) -> None:
     assert 'hf download o/r --include "*Q8_0*.gguf"' in text
     assert str(tmp_path / "hub") in text
     assert "hf download x/y sub/m.gguf --revision v2" in refused("hf:x/y/sub/m.gguf@v2")
-    assert "not available in this version" in refused("hf:x/y")
+    assert "gguf-spec pull hf:x/y, or hf download x/y" in refused("hf:x/y")
 
 
 def test_hf_cache_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_url(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve(f"https://huggingface.co/{tail}?download=true") == file
     assert resolve("https://hf.co/o/r/blob/refs%2Fpr%2F1/sub/m.gguf") == file
     assert "hf download o/r x.gguf" in refused("https://hf.co/o/r/resolve/main/x.gguf")
-    assert f'curl -L -O "https://mirror/hf/{tail}"' in refused(f"https://mirror/hf/{tail}")
+    assert f"gguf-spec pull https://mirror/hf/{tail}" in refused(f"https://mirror/hf/{tail}")
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror/hf/")
     assert resolve(f"https://mirror/hf/{tail}") == file
 

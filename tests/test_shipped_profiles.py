@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gguf_spec.draft_choice import AVAILABLE_TYPES
-from gguf_spec.profile import DRAFT_TYPES, find_profiles, load_profile
+from gguf_spec.profile import DRAFT_TYPES, Profile, find_profiles, load_profile
 from gguf_spec.profile_find import shipped_folder
 from gguf_spec.refs import parse_ref
 from tests.cli.conftest import MODELS, Cli, cli
@@ -18,8 +18,16 @@ from tests.cli.conftest import MODELS, Cli, cli
 toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parents[1]
 SHIPPED = sorted((ROOT / "profiles").glob("*.toml"))
-REAL = [path for path in SHIPPED if path.stem != "demo"]
+BASES = [path for path in SHIPPED if path.stem.startswith("base-")]
+REAL = [path for path in SHIPPED if path.stem != "demo" and path not in BASES]
 __all__ = ["cli"]  # a fixture
+
+
+def _draft_files(profile: Profile) -> list[str]:
+    """References to drafts in files of their own."""
+    tables = {kind: getattr(profile.spec, kind.replace("-", "_")) for kind in profile.spec.types
+              if kind in DRAFT_TYPES}  # fmt: skip
+    return [table.model for table in tables.values() if table.model is not None]
 
 
 def test_there_is_one_for_each_kind_of_drafter() -> None:
@@ -32,8 +40,8 @@ def test_there_is_one_for_each_kind_of_drafter() -> None:
 def test_each_loads_and_is_found_by_its_name(path: Path) -> None:
     profile = load_profile(path)
     assert profile.description
-    assert profile.target.model
-    assert set(profile.spec.types) <= set(AVAILABLE_TYPES)
+    assert (profile.target.model is None) == (path in BASES)
+    assert set(profile.spec.types) <= {*AVAILABLE_TYPES, "none"}
     assert load_profile(path.stem, search=[path.parent]) == profile
     assert path.stem in {found.name for found in find_profiles(search=[path.parent])}
 
@@ -44,18 +52,28 @@ def test_each_says_where_its_files_come_from_and_why_it_drafts_so(path: Path) ->
     head = text[: text.index("description")]
     assert "hf download " in head
     assert re.search(r"\d GB", head)
-    assert "Why this drafting: " in head
-    refs = [profile.target.model]
-    for kind in profile.spec.types:
-        table = getattr(profile.spec, kind.replace("-", "_"))
-        if kind in DRAFT_TYPES and table.model is not None:
-            refs.append(table.model)
-    for ref in refs:
+    assert (
+        "Why no drafting: " if profile.spec.types == ("none",) else "Why this drafting: "
+    ) in head
+    for ref in (profile.target.model, *_draft_files(profile)):
         assert ref is not None
         found = parse_ref(ref)
         where = found.name if found.kind == "hf" else Path(found.name).name
         assert where in head, "the source is in the comment"
     assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_each_extends_the_base_of_its_class() -> None:
+    used = {toml.loads(path.read_text(encoding="utf-8")).get("extends") for path in REAL}
+    assert used - {"qwen3.6-35b-a3b-8gb"} == {path.stem for path in BASES}
+
+
+def test_a_base_can_be_extended_from_anywhere(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "base-16gb"\n[target]\nmodel = "m.gguf"\n', encoding="utf-8")
+    profile = load_profile(mine)
+    assert (profile.target.n_ctx, profile.target.type_k) == (16384, "q8_0")
+    assert profile.spec.types == ("ngram-mod",)
 
 
 def test_they_are_in_the_wheel() -> None:
@@ -75,7 +93,7 @@ def test_without_its_files_the_error_says_how_to_get_them(
     assert result.code == 3
     assert f"hf download {parse_ref(str(load_profile(path).target.model)).name}" in result.err
     assert "-m/--model FILE" in result.err
-    if load_profile(path).spec.types[-1] != "draft-mtp" or "assistant" in path.stem:
+    if _draft_files(load_profile(path)):
         target = str(MODELS / "tiny-target.gguf")
         draft = cli("run", str(path), "-m", target, "-p", "a")
         assert draft.code == 3

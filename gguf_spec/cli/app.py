@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from gguf_spec import __version__
-from gguf_spec.cli import chat, doctor, inspect, profiles, run, verify
+from gguf_spec.cli import chat, doctor, inspect, models, plan, profiles, pull, run, verify
 from gguf_spec.cli.groups import flat
 from gguf_spec.cli.options import DebugOpt, examples
 from gguf_spec.cli.output import State, print_json, printable, shortened
@@ -49,6 +49,7 @@ def _version(value: bool) -> None:
     epilog=examples(
         'gguf-spec run -p "Why is the sky blue?"      the demo model',
         "gguf-spec chat model.gguf -d small.gguf      chat, drafting with a smaller model",
+        "gguf-spec plan model.gguf                    what fits, and with which draft",
         "gguf-spec inspect model.gguf                 what is in a file",
         "gguf-spec doctor                             what works on this machine",
     ),
@@ -68,7 +69,12 @@ def _root(
 
 app.command(epilog=run.EPILOG, short_help="Generate one answer.")(flat(run.run))
 app.command(epilog=chat.EPILOG, short_help="Chat in the terminal.")(flat(chat.chat))
+app.command(epilog=plan.EPILOG, short_help="Show what fits into memory, and where.")(
+    flat(plan.plan)
+)
 app.command(epilog=inspect.EPILOG, short_help="Show what is in a GGUF file.")(inspect.inspect)
+app.command(epilog=pull.EPILOG, short_help="Download a model.")(pull.pull)
+app.command(epilog=models.EPILOG, short_help="List the models on this machine.")(models.models)
 app.command(epilog=verify.EPILOG, short_help="Measure whether drafting changes the text here.")(
     flat(verify.verify)
 )

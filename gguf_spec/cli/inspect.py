@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gguf_spec.cli.options import DebugOpt, JsonOpt, examples
+from gguf_spec.cli.options import DebugOpt, JsonOpt, OfflineOpt, examples
 from gguf_spec.cli.output import Output, printable
 
 EPILOG = examples(
@@ -25,19 +25,28 @@ DraftArg = Annotated[
 
 
 def inspect(
-    ref: RefArg, draft: DraftArg = None, as_json: JsonOpt = False, debug: DebugOpt = False
+    ref: RefArg,
+    draft: DraftArg = None,
+    offline: OfflineOpt = False,
+    as_json: JsonOpt = False,
+    debug: DebugOpt = False,
 ) -> None:
     """Show the facts in a model's header; with a second model, whether it can draft for the first.
 
-    Weights are not read. The second model's facts are under "draft" in the JSON document.
+    Weights are neither read nor downloaded: of a model that is not here the header is asked for.
+    The second model's facts are under "draft" in the JSON document.
     """
-    from gguf_spec.inspection import inspect_file, inspect_pair
-    from gguf_spec.refs import resolve
+    from gguf_spec.hub.lookup import header_of
+    from gguf_spec.hub.web import Web, offline_by
+    from gguf_spec.inspection import inspect_model, inspect_models
 
     out = Output.of(as_json=as_json, debug=debug)
-    with out.wait("looking at the model") as wait:
-        paths = [resolve(one, progress=wait.stage) for one in (ref, draft) if one is not None]
-        record = inspect_file(paths[0]) if draft is None else inspect_pair(*paths)
+    away = offline or offline_by(os.environ)
+    with out.wait("looking at the model") as wait, Web(offline=away, tell=out.remark) as web:
+        infos = [
+            header_of(web, one, progress=wait.stage) for one in (ref, draft) if one is not None
+        ]
+        record = inspect_model(infos[0]) if draft is None else inspect_models(*infos)
     out.record(record, _told(record))
 
 

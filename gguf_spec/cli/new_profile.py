@@ -13,39 +13,50 @@ from typing import TYPE_CHECKING
 from gguf_spec.cli.output import printable
 from gguf_spec.cli.summary import bytes_text, counted
 from gguf_spec.cli.toml import to_toml
-from gguf_spec.errors import InputError, ProfileError, UsageError
+from gguf_spec.errors import InputError, NoFitError, ProfileError, UsageError
 
 if TYPE_CHECKING:
-    from gguf_spec.backend import Device
+    from gguf_spec.cli.output import Output
+    from gguf_spec.devices import Device
     from gguf_spec.header import ModelInfo
     from gguf_spec.profile import Profile
     from gguf_spec.setup import Setup
 
 _WIDTH = 100
-# Weights on a GPU may take this share of its free memory; the rest is for caches and buffers.
-_GPU_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a profile depends on. Sizes in bytes."""
+    """What a profile depends on. ``gpus`` are those that this build can use, ``others`` the names
+    of those that it cannot. Sizes in bytes."""
 
     n_threads: int
     ram: int
     ram_available: int
     gpus: tuple[Device, ...]
+    others: tuple[str, ...] = ()
 
     @classmethod
     def here(cls) -> Machine:
         """This one."""
-        import psutil
-
-        from gguf_spec.backend import list_devices
+        from gguf_spec.devices import survey
         from gguf_spec.setup import default_threads
 
-        memory = psutil.virtual_memory()
-        gpus = tuple(device for device in list_devices() if device.kind in ("gpu", "igpu"))
-        return cls(default_threads(), memory.total, memory.available, gpus)
+        found = survey()
+        gpus = [device for device in found.devices if device.kind == "gpu"]
+        gpus = gpus or [device for device in found.devices if device.kind == "igpu"]
+        others = tuple(gpu.name for gpu in found.unusable)
+        host = found.host
+        return cls(default_threads(), host.total, host.available, tuple(gpus), others)
+
+    @property
+    def base(self) -> str:
+        """The shipped profile with settings for this class of memory."""
+        from gguf_spec.profile_class import base_for
+
+        apple = any(gpu.backend in ("MTL", "Metal") for gpu in self.gpus)
+        total = sum(gpu.total for gpu in self.gpus)  # 0 where drivers do not tell
+        return base_for(max(total, 1) if self.gpus else 0, apple=apple)
 
 
 def new_path(name: str) -> Path:
@@ -69,20 +80,69 @@ def new_path(name: str) -> Path:
     return user_folder() / f"{name}.toml"
 
 
-def wanted(model: str | None, draft: str | None) -> Profile:
-    """The profile without what depends on the machine. Raises UsageError, RefError."""
+def wanted(model: str | None, draft: str | None, base: str) -> Profile:
+    """The profile before anything is known of the models, with the settings of ``base``. Raises
+    UsageError, RefError."""
     from gguf_spec.cli.choice import split_draft
-    from gguf_spec.profile import Profile, apply_values
+    from gguf_spec.profile import apply_values, load_profile
+    from gguf_spec.profile_find import shipped_folder
 
-    values: dict[str, object] = {
-        "target.model": _lasting(model or "demo"),
-        "spec.types": ["ngram-simple"],
-    }
+    profile = load_profile(base, search=[shipped_folder()])
+    ref = _lasting(model or "demo")
+    values: dict[str, object] = {"target.model": ref}
+    trained = 4096 if ref == "demo" else _trained(ref)
+    if isinstance(profile.target.n_ctx, int) and trained and trained < profile.target.n_ctx:
+        values["target.n_ctx"] = trained
     if draft is not None:
         kind, ref = split_draft(draft)
-        values["spec.types"] = ["ngram-simple", kind]
+        values["spec.types"] = [*profile.spec.types, kind]
         values[f"spec.{kind}.model"] = _lasting(ref)
-    return apply_values(Profile(), values)
+    return apply_values(profile, values)
+
+
+def _trained(ref: str) -> int | None:
+    """The context that the model was trained for. Errors as ``read_model``."""
+    from gguf_spec.header import read_model
+    from gguf_spec.refs import resolve
+
+    return read_model(resolve(ref)).n_ctx_train
+
+
+def look_at(profile: Profile, out: Output) -> Setup:
+    """The models of ``profile``, planned; where the base's context is too long, a shorter one.
+    Errors as ``prepare``."""
+    from gguf_spec.cli.answer import prepare_setup
+    from gguf_spec.profile import apply_values
+
+    try:
+        return prepare_setup(profile, out)
+    except NoFitError:
+        return prepare_setup(apply_values(profile, {"target.n_ctx": "auto"}), out)
+
+
+def settled(profile: Profile, setup: Setup, *, chosen: bool) -> tuple[Profile, Setup, str]:
+    """``profile`` with the drafting that suits the models of ``setup``, planned, and the reason.
+
+    A draft that the user has ``chosen`` stays. Whatever there is no memory for is left out.
+    """
+    from gguf_spec.profile import apply_values
+    from gguf_spec.profile_class import drafting_for
+    from gguf_spec.setup import prepare
+
+    types, why = setup.spec_types, ""
+    if not chosen:
+        speed = setup.plan.speed
+        types, why = drafting_for(
+            setup.target, profile.spec.types, speed.tokens_per_second if speed else None
+        )
+        if set(types) - {*setup.spec_types, "none"}:
+            changed = {"spec.types": list(types), "target.n_ctx": setup.n_ctx}
+            setup = prepare(apply_values(profile, changed))
+            if setup.spec_types != types:
+                types, why = setup.spec_types, ""
+    if types != profile.spec.types:
+        profile = apply_values(profile, {"spec.types": list(types) or ["none"]})
+    return profile, setup, why
 
 
 def _lasting(ref: str) -> str:
@@ -120,23 +180,30 @@ def exists_error(path: Path) -> ProfileError:
     return ProfileError(f"{path} is there already", hint="choose another name, or --force")
 
 
-def profile_text(name: str, profile: Profile, setup: Setup | None, machine: Machine) -> str:
-    """The whole file. ``setup`` has the facts on the models, if they have been looked at."""
+def profile_text(
+    name: str, profile: Profile, setup: Setup | None, machine: Machine, why: str = ""
+) -> str:
+    """The whole file. ``setup`` has the facts on the models, if they have been looked at; ``why``
+    is the reason for the drafting."""
     types = profile.spec.types
     drafts = [kind for kind in types if kind.startswith("draft-")]
     title = os.path.basename(profile.target.model or "demo")
+    how = "without drafts" if types == ("none",) else f"drafted by {' and '.join(types)}"
     blocks = [
         _head(name, machine),
-        to_toml({"description": f"{title}, drafted by {' and '.join(types)}"}),
+        _joined(
+            to_toml({"description": f"{title}, {how}"}),
+            _comment("Settings for this class of memory; what is set here comes before them."),
+            to_toml({"extends": machine.base}),
+        ),
         _target(profile, setup, machine),
-        _spec(name, types, drafts),
+        _spec(name, types, drafts, setup, why),
     ]
     for kind in drafts:
-        settings = getattr(profile.spec, kind.replace("-", "_"))
-        about = _facts(setup.drafts[0].info) if setup and setup.drafts else None
-        blocks.append(
-            _joined(f"[spec.{kind}]", _comment(about), to_toml({"model": settings.model}))
-        )
+        model = getattr(profile.spec, kind.replace("-", "_")).model
+        if model is not None:
+            about = _draft_facts(kind, setup) if setup else None
+            blocks.append(_joined(f"[spec.{kind}]", _comment(about), to_toml({"model": model})))
     blocks.append(_sampling(setup))
     return "\n\n".join(blocks) + "\n"
 
@@ -154,11 +221,31 @@ def _head(name: str, machine: Machine) -> str:
         )
         for gpu in machine.gpus
     ] or ["#   GPU  none that this llama-cpp-python can use; `gguf-spec doctor` says more"]
+    lines += [_comment(f"  GPU  {other}: this llama-cpp-python cannot use it") for other in
+              machine.others]  # fmt: skip
+    ready = _ready_made(machine)
+    if ready:
+        lines += [
+            "#",
+            _comment(f"Profiles that came along for such a machine: {', '.join(ready)}."),
+        ]
     more = (
         "Every key is optional; what is absent keeps its default. `gguf-spec profiles show "
         f"{name}` lists them all, and any can be changed for one run: --set target.n_ctx=2048"
     )
     return "\n".join([*lines, "#", f"#   gguf-spec chat {name}", "#", _comment(more)])
+
+
+def _ready_made(machine: Machine) -> list[str]:
+    """Shipped profiles that extend the machine's base."""
+    from gguf_spec.profile_find import shipped_folder
+    from gguf_spec.profile_text import parse_toml
+
+    names = []
+    for path in sorted(shipped_folder().glob("*.toml")):
+        if parse_toml(path.read_text(encoding="utf-8")).get("extends") == machine.base:
+            names.append(path.stem)
+    return names
 
 
 def _target(profile: Profile, setup: Setup | None, machine: Machine) -> str:
@@ -174,7 +261,6 @@ def _target(profile: Profile, setup: Setup | None, machine: Machine) -> str:
         context = "Tokens that a conversation may have. More of them need more memory" + (
             f"; the model was trained for {trained}." if trained else "."
         )
-    layers, why = _gpu_layers(setup, machine)
     return _joined(
         "[target]",
         _comment(about),
@@ -183,43 +269,50 @@ def _target(profile: Profile, setup: Setup | None, machine: Machine) -> str:
         to_toml({"n_ctx": n_ctx}),
         _comment('As found above; "auto" looks each time.'),
         to_toml({"n_threads": machine.n_threads}),
-        _comment(why),
-        to_toml({"n_gpu_layers": layers}),
+        _comment(_gpu_layers(setup, machine)),
+        to_toml({"n_gpu_layers": "auto"}),
     )
 
 
-def _gpu_layers(setup: Setup | None, machine: Machine) -> tuple[int | str, str]:
-    """How many layers go to the GPUs, and why."""
+def _gpu_layers(setup: Setup | None, machine: Machine) -> str:
+    """What "auto" comes to here."""
     if not machine.gpus:
-        return "auto", 'No GPU was found, so this changes nothing; "auto" uses one once there is.'
-    free = int(sum(gpu.free for gpu in machine.gpus) * _GPU_SHARE)
-    if setup is None:
-        return "auto", '"auto" and "all" put every layer on the GPU, a number only the last ones.'
-    weights = setup.target.file_bytes
-    others = sum(draft.info.file_bytes for draft in setup.drafts)
-    n_layer = setup.target.n_layer
-    if weights + others <= free or not n_layer:
-        return "auto", f"All layers: {bytes_text(weights + others)} fit into the GPU's free memory."
-    # The output layer counts as one more, as in llama.cpp.
-    layers = max(0, int((free - others) / weights * (n_layer + 1)))
-    return layers, (
-        f"{layers} of {n_layer + 1}, an estimate: {bytes_text(weights + others)} do not fit into "
-        f"{bytes_text(free)}, four fifths of what is free on the GPU. Try more, and fewer if "
-        "loading fails."
+        return 'No GPU was found, so this changes nothing; "auto" uses one once there is.'
+    if setup is None or not setup.plan.machine.gpus:
+        return '"auto" puts on the GPU what fits, "all" every layer, a number only the last ones.'
+    made = setup.plan
+    placement, n_all = made.target.placement, (setup.target.n_layer or 0) + 1
+    n_gpu = min(placement.n_gpu_layers, n_all) if placement.n_gpu_layers >= 0 else n_all
+    used, budgets = made.machine.used(made.items), made.machine.budgets()
+    where = ", ".join(
+        f"{bytes_text(used[gpu.name])} of {bytes_text(budgets[gpu.name])} on {gpu.name}"
+        for gpu in made.machine.gpus
     )
+    words = "All layers" if n_gpu == n_all else f"{n_gpu} of {n_all} layers"
+    if placement.n_cpu_moe:
+        words += f", with the experts of {placement.n_cpu_moe} in host memory"
+    return f'{words}: {where}, as planned when this was written; "auto" plans each time.'
 
 
-def _spec(name: str, types: Sequence[str], drafts: Sequence[str]) -> str:
-    why = (
-        "N-grams draft from the text so far: no second model, no extra memory. They help where "
-        "text repeats itself (editing, quoting, lists, code) and change nothing elsewhere."
-    )
-    if drafts:
-        why += " They are asked first because they cost nothing; where they find nothing, the "
-        why += "draft model drafts."
-    else:
+def _spec(
+    name: str, types: Sequence[str], drafts: Sequence[str], setup: Setup | None, why: str
+) -> str:
+    from gguf_spec.profile_class import NGRAMS
+
+    if drafts and not why:
+        why = (
+            "N-grams draft from the text so far and are asked first because they cost nothing; "
+            "where they find nothing, the draft model drafts."
+        )
+    elif not drafts and types != ("none",):
+        why = why or NGRAMS
         why += ' A smaller model of the same family drafts everywhere: add "draft-simple" here, '
         why += "and a table [spec.draft-simple] with its model."
+    refused = [
+        f"{verdict.offer.method} is left out: it {verdict.reason}."
+        for verdict in (setup.plan.verdicts if setup is not None else ())
+        if verdict.bundle is None and verdict.offer.is_neural
+    ]
     pool = (
         'How long texts are remembered for n-grams: "request", "session", or "profile", which '
         f"keeps them in a file for the next time (`gguf-spec profiles forget {name}` deletes it)."
@@ -227,6 +320,7 @@ def _spec(name: str, types: Sequence[str], drafts: Sequence[str]) -> str:
     return _joined(
         "[spec]",
         _comment(why),
+        *(_comment(reason) for reason in refused),
         to_toml({"types": list(types)}),
         _comment(pool),
         to_toml({"pool": "session"}),
@@ -247,6 +341,16 @@ def _sampling(setup: Setup | None) -> str:
 
 def _facts(info: ModelInfo) -> str:
     return f"{info.arch} {info.quant}, {bytes_text(info.file_bytes)}."
+
+
+def _draft_facts(kind: str, setup: Setup) -> str | None:
+    """What the drafter of type ``kind`` is, and what it was planned to cost."""
+    draft = next((draft for draft in setup.drafts if draft.spec_type == kind), None)
+    if draft is None:
+        return None
+    bundles = [bundle for bundle in setup.plan.drafts if bundle.offer.method == kind]
+    cost = f" {bytes_text(bundles[0].bytes)} in all, as planned." if bundles else ""
+    return _facts(draft.info) + cost
 
 
 def _is_number(value: object) -> bool:

@@ -292,6 +292,10 @@ JsonSchemaOpt = Annotated[
         help="Allow only JSON that is valid by this schema. With --think on, behind the reasoning.",
     ),
 ]
+OfflineOpt = Annotated[
+    bool,
+    typer.Option("--offline", help="Ask no host: use what is here, lists and headers included."),
+]
 JsonOpt = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else there.")
 ]

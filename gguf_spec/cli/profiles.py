@@ -159,15 +159,17 @@ def new(
 ) -> None:
     """Write a commented profile for this machine, and print where it is.
 
-    Models that are named are looked at first: they have to be here and to fit each other. Their
-    weights are not loaded.
+    It extends the shipped settings for this class of memory (base-8gb … base-48gb, base-mac,
+    base-cpu). Models that are named are looked at first, and planned: they have to be here, to fit
+    each other, and the target has to fit into memory. Their weights are not loaded.
     """
-    from gguf_spec.cli.answer import prepare_setup
     from gguf_spec.cli.new_profile import (
         Machine,
         exists_error,
+        look_at,
         new_path,
         profile_text,
+        settled,
         wanted,
         write_profile,
     )
@@ -176,10 +178,12 @@ def new(
     file = new_path(name)
     if not force and os.path.lexists(file):
         raise exists_error(file)
-    profile = wanted(model, draft)
-    looked_at = model is not None or draft is not None
-    setup = prepare_setup(profile, out) if looked_at else None
-    write_profile(file, profile_text(name, profile, setup, Machine.here()), force=force)
+    machine = Machine.here()
+    profile, setup, why = wanted(model, draft, machine.base), None, ""
+    if model is not None or draft is not None:
+        setup = look_at(profile, out)
+        profile, setup, why = settled(profile, setup, chosen=draft is not None)
+    write_profile(file, profile_text(name, profile, setup, machine, why), force=force)
     if setup is not None:
         they = "both models are here, fit each other" if draft else "the model is here"
         out.say(f"{they} and can be loaded")

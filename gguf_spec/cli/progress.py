@@ -76,10 +76,11 @@ class Wait:
         self.update(done * 100, 100, f"loading {name}")
 
     def stage(self, stage: str, done: int | None, total: int | None) -> None:
-        """A download or what follows it, in bytes."""
+        """A download or what follows it, in bytes; ``total`` None is a wait without an end."""
         scale = 1 << 20
-        self._unit = "MiB"
-        self.update((done or 0) // scale, total and total // scale, f"{stage} of the demo model")
+        self._unit = "MiB" if done or total else ""
+        title = f"{stage} of the demo model" if stage in ("download", "extract") else stage
+        self.update((done or 0) // scale, total and total // scale, title)
 
     def _start(self) -> None:
         """Runs on the timer's thread."""

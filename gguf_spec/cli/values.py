@@ -115,6 +115,17 @@ def on_off_auto(value: str | None) -> str | None:
     return value
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    """A check: one of some words."""
+
+    def check(value: str) -> str:
+        if value not in words:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(words)}")
+        return value
+
+    return check
+
+
 def verify_rule(value: str | None) -> str | None:
     """``match``, ``residual`` or ``auto``."""
     if value is not None and value not in ("match", "residual", "auto"):

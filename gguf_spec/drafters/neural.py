@@ -20,15 +20,6 @@ from gguf_spec.translation import make_translation
 from gguf_spec.vocabulary import Vocabulary
 
 
-def default_ubatch(kind: str) -> int:
-    """Rows that a drafter of type ``kind`` computes at once, where nobody says otherwise.
-
-    The graphs of EAGLE-3, DFlash and DSpark have logits of all of their rows, and so have two of
-    libllama's buffers.
-    """
-    return 128 if kind in ("draft-eagle3", "draft-dflash", "draft-dspark") else 512
-
-
 def head_params(
     kind: str,
     model: LlamaModel,

@@ -15,7 +15,7 @@ from gguf_spec.cli.app import app
 from gguf_spec.cli.output import printable, shortened
 from tests.cli.conftest import TARGET, Cli
 
-COMMANDS = [[], ["run"], ["chat"], ["inspect"], ["doctor"], ["profiles"]] + [
+COMMANDS = [[], ["run"], ["chat"], ["plan"], ["inspect"], ["doctor"], ["profiles"]] + [
     ["profiles", name] for name in ("list", "show", "new", "check", "path", "forget", "schema")
 ]
 

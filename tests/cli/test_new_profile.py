@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gguf_spec.backend import Device
-from gguf_spec.cli.new_profile import Machine, profile_text, wanted
+from gguf_spec.cli.new_profile import Machine, profile_text, settled, wanted
+from gguf_spec.devices import Device
 from gguf_spec.errors import ProfileError
-from gguf_spec.profile import load_profile
-from gguf_spec.setup import DraftSetup, default_threads, prepare
-from tests.cli.conftest import DRAFT, OTHER_VOCABULARY, TARGET, Cli
+from gguf_spec.memory import MemoryParams
+from gguf_spec.plan import plan
+from gguf_spec.plan_machine import Limits, sized_machine
+from gguf_spec.planning.offers import chosen
+from gguf_spec.planning.types import Rung, Wish
+from gguf_spec.profile import Profile, apply_values, load_profile
+from gguf_spec.setup import Setup, default_threads, prepare
+from tests.cli.conftest import DRAFT, MODELS, OTHER_VOCABULARY, TARGET, Cli
+from tests.headers.files import whole
 
 GIB = 2**30
 
@@ -26,7 +32,8 @@ def test_demo(cli: Cli, tmp_path: Path) -> None:
     profile = load_profile("mine")
     assert profile.target.model == "demo"
     assert profile.target.n_threads == default_threads()
-    assert profile.spec.types == ("ngram-simple",)
+    assert profile.target.n_ctx == 4096
+    assert profile.spec.types == load_profile(Machine.here().base).spec.types
     assert not profile.sampling.model_fields_set
     text = file.read_text(encoding="utf-8")
     assert "RAM" in text
@@ -41,12 +48,13 @@ def test_with_models(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.code == 0
     assert "both models are here, fit each other and can be loaded" in result.err
     assert result.json["model"] == TARGET
-    assert result.json["spec_types"] == ["ngram-simple", "draft-simple"]
+    types = [*load_profile(Machine.here().base).spec.types, "draft-simple"]
+    assert result.json["spec_types"] == types
     monkeypatch.chdir("/")
     record = cli("run", "mine", "-p", "hello", "-n", "5", "--json").json
     assert record["model"]["ref"] == TARGET
     assert record["model"]["n_ctx"] == 2048
-    assert record["spec"]["types"] == ["ngram-simple", "draft-simple"]
+    assert record["spec"]["types"] == types
 
 
 def test_a_path(cli: Cli) -> None:
@@ -101,43 +109,91 @@ def test_names_that_mean_something_else_are_said(cli: Cli) -> None:
     assert "is found before" in cli("profiles", "new", "mine").err
 
 
-def machine(*free: int) -> Machine:
-    gpus = (Device(f"CUDA{i}", "A \x1b card\n", "gpu", 24 * GIB, n) for i, n in enumerate(free))
-    return Machine(4, 32 * GIB, 16 * GIB, tuple(gpus))
+def machine(*sizes: int) -> Machine:
+    """A machine whose GPUs have so many GiB."""
+    gpus = [
+        Device(f"CUDA{i}", "A \x1b card\n", "CUDA", "gpu", size * GIB, size * GIB)
+        for i, size in enumerate(sizes)
+    ]
+    return Machine(4, 32 * GIB, 16 * GIB, tuple(gpus), ("Old card",))
+
+
+def planned(name: str, vram: int, folder: Path) -> tuple[Profile, Setup, str]:
+    """A profile for the model ``name`` on a GPU with ``vram`` GiB, as ``new`` settles it."""
+    profile = wanted(str(whole(name, folder)), None, machine(vram).base)
+    setup = prepare(profile)
+    wish = Wish(MemoryParams(0), n_ctx=profile.target.n_ctx)
+    described = sized_machine(Limits((vram * GIB,), 64 * GIB))
+    gpus = tuple(replace(gpu, bandwidth=900 * 10**9, share=0.75) for gpu in described.gpus)
+    described = replace(described, gpus=gpus)
+    setup = replace(setup, plan=plan([Rung(name, setup.target)], described, wish))
+    return settled(profile, setup, chosen=False)
 
 
 @pytest.mark.parametrize(
-    ("free", "weights", "draft", "expected"),
+    ("name", "vram", "base", "types", "said"),
     [
-        ((), 90, 0, "auto"),
-        ((20,), 10, 5, "auto"),
-        ((10, 10), 10, 5, "auto"),
-        ((20,), 15, 5, "some"),
-        ((1,), 900, 0, 0),
-        ((1,), 10, 5, 0),
+        ("smollm3-3b-q4_k_m", 8, "base-8gb", ("ngram-mod",), "All layers: "),
+        ("smollm3-3b-q4_k_m", 48, "base-48gb", ("ngram-mod",), "All layers: "),
+        ("llama-3.1-8b-q8_0", 8, "base-8gb", ("ngram-mod",), "of 33 layers: "),
+        ("gpt-oss-20b-mxfp4", 24, "base-24gb", ("none",), "No drafts: with 32 experts"),
     ],
 )
-def test_layers_on_gpus(
-    tmp_path: Path, free: tuple[int, ...], weights: int, draft: int, expected: object
+def test_it_is_planned_for_the_machine(
+    tmp_path: Path, name: str, vram: int, base: str, types: tuple[str, ...], said: str
 ) -> None:
-    profile = wanted(TARGET, DRAFT if draft else None)
-    setup = prepare(profile)
-    target = dataclasses.replace(setup.target, file_bytes=weights * GIB)
-    drafts: tuple[DraftSetup, ...] = tuple(
-        dataclasses.replace(one, info=dataclasses.replace(one.info, file_bytes=draft * GIB))
-        for one in setup.drafts
-    )
-    setup = dataclasses.replace(setup, target=target, drafts=drafts)
-    text = profile_text("mine", profile, setup, machine(*(n * GIB for n in free)))
+    profile, setup, why = planned(name, vram, tmp_path)
+    text = profile_text("mine", profile, setup, machine(vram), why)
     file = tmp_path / "mine.toml"
     file.write_text(text, encoding="utf-8")
-    layers = load_profile(file).target.n_gpu_layers
-    if expected == "some":
-        assert isinstance(layers, int)
-        assert 0 < layers <= (target.n_layer or 0)
-    else:
-        assert layers == expected
-    assert ("CUDA0: A \\x1b card, 24.0 GiB" in text) == bool(free)
+    loaded = load_profile(file)
+    assert f'extends = "{base}"' in text
+    assert loaded.spec.types == types
+    assert loaded.target.type_k == load_profile(base).target.type_k
+    assert said in text
+    assert "CUDA0: A \\x1b card, " in text
+    assert "Old card: this llama-cpp-python cannot use it" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+
+
+def test_a_draft_without_memory_is_left_out(tmp_path: Path) -> None:
+    name = "qwen3.6-27b-mtp-q4_k_m"
+    profile = wanted(str(whole(name, tmp_path)), None, "base-16gb")
+    setup = prepare(profile)
+    target = Rung(name, setup.target)
+    offers = chosen(target, [], ("ngram-mod", "draft-mtp"))
+    made = plan([target], sized_machine(Limits((16 * GIB,), 64 * GIB)),
+                Wish(MemoryParams(0), n_ctx=32768), offers, one=False)  # fmt: skip
+    setup = replace(setup, plan=made)
+    profile, setup, why = settled(profile, setup, chosen=True)
+    text = profile_text("mine", profile, setup, machine(16), why)
+    assert profile.spec.types == ("ngram-mod",)
+    assert "draft-mtp is left out: it needs at least" in " ".join(text.split("\n# "))
+    assert "N-grams draft from the text so far" in text
+
+
+def test_each_draft_has_its_own_facts(cli: Cli, tmp_path: Path) -> None:
+    heads = {kind: str(MODELS / f"tiny-{kind}.gguf") for kind in ("eagle3", "draft")}
+    profile = apply_values(
+        wanted(TARGET, None, "base-cpu"),
+        {
+            "spec.types": ["draft-eagle3", "draft-simple"],
+            "spec.draft-eagle3.model": heads["eagle3"],
+            "spec.draft-simple.model": heads["draft"],
+        },
+    )
+    setup = prepare(profile)
+    text = profile_text("mine", profile, setup, machine())
+    eagle3, simple = text.split("[spec.draft-")[1:]
+    assert eagle3.startswith("eagle3]\n# eagle3 ")
+    assert simple.startswith("simple]\n# qwen3 ")
+
+
+def test_the_head_in_the_model_s_own_file_drafts(cli: Cli) -> None:
+    result = cli("profiles", "new", "mine", "-m", str(MODELS / "tiny-mtp.gguf"), "--json")
+    assert result.code == 0
+    assert result.json["spec_types"][-1] == "draft-mtp"
+    assert "own MTP layer" in Path("home/profiles/mine.toml").read_text(encoding="utf-8")
 
 
 def test_a_model_with_a_strange_name(cli: Cli) -> None:

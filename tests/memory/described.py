@@ -20,7 +20,10 @@ BYTES.update({NUMBERS[name]: size for name, size in SIZES.items()})
 
 
 class Described:
-    """A header under construction; ``quant`` is the type of matrices that name none."""
+    """A header under construction; ``quant`` is the type of matrices that name none.
+
+    ``tensors`` has (name, shape, type) of what is in it.
+    """
 
     def __init__(self, arch: str, n_vocab: int, *, quant: str = "Q4_K", **keys: Any) -> None:
         self.arch = arch
@@ -28,6 +31,7 @@ class Described:
         self.n_vocab = n_vocab
         self.gguf = Gguf()
         self.n_bytes = 0
+        self.tensors: list[tuple[str, tuple[int, ...], str]] = []
         self.gguf.key("general.architecture", "str", arch).key("general.name", "str", arch)
         self.gguf.key("tokenizer.ggml.model", "str", "no_vocab")
         self.keys(vocab_size=n_vocab, **keys)
@@ -61,6 +65,7 @@ class Described:
             n_bytes *= dim
         n_bytes //= block
         self.gguf.tensor(name, shape, NUMBERS[kind], offset=self.n_bytes)
+        self.tensors.append((name, shape, kind))
         self.n_bytes += -(-n_bytes // 32) * 32
 
     def layer(self, il: int, **shapes: Sequence[int]) -> None:

@@ -30,11 +30,12 @@ def eagle3(e: int = 5120, heads: int = 40, kv: int = 8, ff: int = 17408, *, n_ta
 
 
 def dflash(n: int = 5, e: int = 5120, heads: int = 32, kv: int = 8, ff: int = 17408, *,
-           window: int = 0, markov: int = 0, vocab: int = 248320) -> Described:  # fmt: skip
-    """A DFlash draft, or with ``markov`` (its rank) a DSpark one."""
+           window: int = 0, markov: int = 0, vocab: int = 248320, block: int = 16,
+           layers: tuple[int, ...] = (1, 16, 31, 46, 61)) -> Described:  # fmt: skip
+    """A DFlash draft that reads the target's ``layers``; with ``markov`` (a rank) a DSpark one."""
     more: dict[str, Any] = {
         "attention__key_length": 128, "attention__value_length": 128, "rope__dimension_count": 128,
-        "target_layers": [1, 16, 31, 46, 61], "block_size": 16,
+        "target_layers": list(layers), "block_size": block,
     }  # fmt: skip
     if window:
         more["attention__sliding_window"] = window

@@ -64,14 +64,14 @@ def gemma3(n: int = 34, e: int = 2560, heads: int = 8, kv: int = 4, ff: int = 10
 
 
 def gemma4(n: int = 48, e: int = 3840, heads: int = 16, ff: int = 15360, *, shared_kv: int = 0,
-           per_layer: int = 0) -> Described:  # fmt: skip
+           per_layer: int = 0, window: int = 1024) -> Described:  # fmt: skip
     """12B without, or E4B with per-layer embeddings and shared caches; full layers have K = V."""
     windowed = [il % 6 != 5 for il in range(n)]
     kv = [8 if swa else 2 for swa in windowed] if not per_layer else [2] * n
     more: dict[str, Any] = {
         "attention__key_length": 512, "attention__value_length": 512,
         "attention__key_length_swa": 256, "attention__value_length_swa": 256,
-        "attention__sliding_window": 1024, "attention__sliding_window_pattern": windowed,
+        "attention__sliding_window": window, "attention__sliding_window_pattern": windowed,
         "attention__shared_kv_layers": shared_kv, "embedding_length_per_layer_input": per_layer,
         "rope__dimension_count": 512, "rope__dimension_count_swa": 256,
     }  # fmt: skip

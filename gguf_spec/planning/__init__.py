@@ -1,0 +1,1 @@
+"""The rules behind ``plan``: tiers of the target, admission of drafts, expected speed."""
