@@ -33,6 +33,7 @@ def measured_curve(
 ) -> CostCurve:
     """The curve of ``target``: the one kept at ``path`` if it still holds, or a new one. The first
     sequence is cleared."""
+    begun = perf_counter()
     seconds = {1: 0.0}
     for _ in range(2):  # the first decodes find pages missing and graphs unbuilt
         seconds[1] = _time(target, 1, 1)
@@ -42,7 +43,7 @@ def measured_curve(
         kept[0].base = seconds[1]
         target.clear(0)
         return kept[0]
-    _measure(target, seconds, budget)
+    _measure(target, seconds, budget - (perf_counter() - begun))
     curve = CostCurve()
     curve.set_curve(0, seconds)
     target.clear(0)
@@ -110,8 +111,9 @@ def _measure(target: ModelContext, seconds: dict[int, float], budget: float) -> 
     for width in _ORDER:
         if width > longest or width in seconds or width not in TIERS:
             continue
-        if left < _REPEATS * seconds[1]:
-            break
+        nearest = max(known for known in seconds if known < width)
+        if left < _REPEATS * seconds[nearest] * width / nearest:  # it takes that long at most
+            continue
         seconds[width] = _time(target, width, _REPEATS)
         left -= _REPEATS * seconds[width]
 

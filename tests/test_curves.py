@@ -45,9 +45,9 @@ def test_measured_once_and_read_afterwards(target: Timed, tmp_path: Path) -> Non
     path = tmp_path / "costs" / "x.json"
     curve = measured_curve(target, path)
     assert curve.base == pytest.approx(0.01)
-    assert curve.known() == pytest.approx(
-        {w: 1 + 0.5 * (w - 1) for w in (1, 2, 3, 4, 5, 6, 8, 12, 16)}
-    )
+    known = curve.known()
+    assert known == pytest.approx({width: 1 + 0.5 * (width - 1) for width in known})
+    assert {2, 3, 4, 6, 8, 16} <= set(known)
     assert target.cache == [[]]
     took, decodes = target.clock, len(target.decodes)
     again = measured_curve(target, path)
@@ -60,10 +60,10 @@ def test_measured_once_and_read_afterwards(target: Timed, tmp_path: Path) -> Non
 
 def test_the_warm_up_keeps_to_its_second(target: Timed) -> None:
     measured_curve(target, None)
-    assert target.clock < 1.5
+    assert target.clock < 1.0
     target.clock = 0.0
-    assert len(measured_curve(target, None, budget=0.1).known()) < 4
-    assert target.clock < 0.3
+    assert 1 < len(measured_curve(target, None, budget=0.2).known()) < 4
+    assert target.clock < 0.2
 
 
 def test_a_machine_twice_as_slow_scales_the_curve(target: Timed, tmp_path: Path) -> None:
