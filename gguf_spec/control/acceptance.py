@@ -19,6 +19,7 @@ _CLASSES = (0, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48)
 #: The chance in each class before anything is known.
 _PRIORS = (0.2, 0.35, 0.5, 0.6, 0.65, 0.75, 0.82, 0.9, 0.94, 0.96, 0.97, 0.98)
 _PRIOR_WEIGHT = 5.0  # observations that a prior stands for
+_POSITION_WEIGHT = 3.0  # and what is known of the position before
 _MEMORY = 0.98  # what an observation weighs after the next one
 _CLASS_OF = tuple(bisect_right(_CLASSES, match) - 1 for match in range(65))
 #: How much of the shift is a class's: a long match is a copy in any text.
@@ -122,7 +123,7 @@ class PositionChances:
             self._means = []
             mean = self._prior
             for chance in self._chances:
-                mean = (chance.hits + _PRIOR_WEIGHT * mean) / (chance.tests + _PRIOR_WEIGHT)
+                mean = (chance.hits + _POSITION_WEIGHT * mean) / (chance.tests + _POSITION_WEIGHT)
                 self._means.append(mean)
         return self._means
 
