@@ -16,7 +16,7 @@ from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
 from gguf_spec.control.base import Controller
-from gguf_spec.curves import measured_curve
+from gguf_spec.curves import keep_learned, measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import head_params, make_neural
@@ -70,7 +70,7 @@ class Session:
         self.draft_contexts: dict[str, LlamaContext] = {}
         """Of the drafters that are models, by spec type."""
         self._closers: list[Callable[[], None]] = []
-        self._draft_contexts: list[LlamaContext] = []
+        self._curve_path: Path | None = None
         try:
             self._load_some(setup, progress)
         except BaseException:
@@ -158,10 +158,14 @@ class Session:
         return any(breaker in text for breaker in DRY_BREAKERS)
 
     def close(self) -> None:
-        """Free everything, contexts before models."""
+        """Free everything, contexts before models. What was learned of costs is kept if it can be
+        relied on."""
+        path, self._curve_path = self._curve_path, None
+        if path is not None:
+            keep_learned(path, self.curve)
         while self._closers:
             self._closers.pop()()
-        self._draft_contexts.clear()
+        self.draft_contexts.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -287,6 +291,7 @@ class Session:
         begun = perf_counter()
         path = costs_path(setup, self.context)
         self.curve = measured_curve(self.context, path)
+        self._curve_path = path
         self.context.busy_seconds = 0.0
         self.warmup_seconds = perf_counter() - begun
         facts = drafter_facts(drafters, setup.ceilings, setup.floors)
@@ -323,7 +328,7 @@ class Session:
         """Warn of more memory in use than was planned. Exact mode has caches of its own choice."""
         if self.setup.profile.spec.exact:
             return
-        contexts = [self.context, *self._draft_contexts]
+        contexts = [self.context, *self.draft_contexts.values()]
         try:
             accounts = [context.memory_breakdown() for context in contexts]
         except BackendError:
@@ -401,9 +406,7 @@ class Session:
             type_v=settings.type_v,
             flash_attn=self.setup.profile.target.flash_attn,
         )
-        context = self._make_context(model, replace(sizes, **given))
-        self._draft_contexts.append(context)
-        return context
+        return self._make_context(model, replace(sizes, **given))
 
     def _ceiling(self, kind: str) -> int:
         return self.setup.ceilings[self.setup.spec_types.index(kind)]
@@ -433,6 +436,7 @@ def drafter_facts(
             max(floor, 1),
             ngram=drafter.spec_type in NGRAM_TYPES,
             size=getattr(drafter, "size_n", 1),
+            reads=isinstance(drafter, StatesDrafter),
         )
         for drafter, ceiling, floor in zip(drafters, ceilings, floors, strict=True)
     ]

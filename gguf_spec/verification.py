@@ -258,6 +258,12 @@ class _Asking:
     def record(self, result: Round) -> None:
         """It learns nothing."""
 
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        return frozenset()
+
+    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None:
+        """Nor from this."""
+
     def drop(self, drafter: int) -> None:
         self._choices = tuple(c for c in self._choices if c.drafter != drafter)
 

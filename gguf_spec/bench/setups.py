@@ -120,6 +120,14 @@ class Recorder:
         self.rounds.append(result)
         self.inner.record(result)
 
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        """As the other."""
+        return self.inner.resting(n_prompt, n_new)
+
+    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None:
+        """Pass it on."""
+        self.inner.prefilled(drafter, n_tokens, seconds)
+
     def drop(self, drafter: int) -> None:
         """Pass it on."""
         self.inner.drop(drafter)

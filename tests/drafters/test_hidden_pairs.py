@@ -143,7 +143,8 @@ class ToyDrafter(HeadDrafter):
 
 
 class Moody(FixedPolicy):
-    """A policy that asks this one, that one, both, or nobody."""
+    """A policy that asks this one, that one, both, or nobody, and now and then lets the head rest
+    for a whole turn."""
 
     def __init__(self, seed: int) -> None:
         super().__init__([N_MAX] * 2)
@@ -153,6 +154,10 @@ class Moody(FixedPolicy):
         asked = self._random.choice([(), (0,), (1,), (0, 1), (1,)])
         return [Choice(i, min(limit, N_MAX)) for i in asked]
 
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        self.rests = self._random.random() < 0.25
+        return frozenset([1]) if self.rests else frozenset()
+
 
 def turn(
     engine: Engine, sequence: SequenceState, drafter: ToyDrafter, wanted: Any, stop: int | None
@@ -161,7 +166,8 @@ def turn(
     steps = engine.generate(sequence, wanted)
     for step in steps:
         text += step.tokens
-        drafter.check(sequence.history)
+        if not getattr(sequence.stack.controller, "rests", False):
+            drafter.check(sequence.history)
         if stop is not None and len(text) >= stop:
             break
     steps.close()  # type: ignore[attr-defined]
@@ -189,6 +195,7 @@ def test_pairs_are_right_whatever_happens(
 ) -> None:
     """Turns that go on, turn off or start anew; answers that are stopped or cut; other drafters'
     rounds; rebuilt caches; and in the end the head has always had what it needed."""
+    rebuilt: list[bool] = []
     for seed in range(25):
         r = random.Random(seed)
         drafter = kind(ToyHead(seed, shift, n_ubatch=r.choice([1, 2, 5, 8, 64])), shift)
@@ -206,7 +213,9 @@ def test_pairs_are_right_whatever_happens(
             keep = r.choice([len(whole), r.randrange(1, len(whole)), len(prompt), 1])
             prompt = [*whole[:keep], *(r.randrange(1, 24) for _ in range(r.randrange(1, 9)))]
         assert drafter.offered == drafter.asked
-        assert isinstance(drafter, Rebuilt) == getattr(drafter, "rebuilt", False)
+        rebuilt.append(getattr(drafter, "rebuilt", False))
+    # A head that rests in most of its turns may not come to it.
+    assert sum(rebuilt) > 20 if kind is Rebuilt else not any(rebuilt)
 
 
 @pytest.mark.parametrize("shift", [0, 1], ids=["mtp", "eagle3"])
