@@ -18,7 +18,7 @@ from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, Fixed
 from gguf_spec.control.base import Controller
 from gguf_spec.curves import keep_learned, measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
-from gguf_spec.drafters.base import Drafter
+from gguf_spec.drafters.base import Drafter, StatesDrafter
 from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
