@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from gguf_spec.sampling import DraftWay, Sampler
+from gguf_spec.sampling import DraftWay, Sampler, SamplingParams
 
 Rule: TypeAlias = Literal["match", "residual"]
 Exactness: TypeAlias = Literal["seed-exact", "distribution-exact"]
@@ -111,17 +111,24 @@ class DraftSampling:
         """A generation begins, whose target draws with ``sampler``. What is known of acceptance is
         kept if only the seed has changed."""
         params = sampler.params
-        by_chance = params.temperature > 0.0
-        ways = _ways(self._verify, self._wanted) if by_chance else ("coupled",)
-        if params.mirostat and self._verify != "match" and "own" in ways:
-            ways = _ways("match", "auto")
-        residual = self._verify != "match" and "own" in ways
-        self.rule = "residual" if residual else "match"
+        ways, self.rule = self._chosen(params)
         conditions = (ways, replace(params, seed=0))
         if conditions != self._conditions:
             self._ways, self._conditions = ways, conditions
             self._trials.clear()
         self._samplers = {way: sampler.for_drafter(way) for way in ways}
+
+    def rule_for(self, params: SamplingParams) -> Rule:
+        """The rule of a generation whose target draws with ``params``."""
+        return self._chosen(params)[1]
+
+    def _chosen(self, params: SamplingParams) -> tuple[tuple[DraftWay, ...], Rule]:
+        by_chance = params.temperature > 0.0
+        ways = _ways(self._verify, self._wanted) if by_chance else ("coupled",)
+        if params.mirostat and self._verify != "match" and "own" in ways:
+            ways = _ways("match", "auto")
+        residual = self._verify != "match" and "own" in ways
+        return ways, "residual" if residual else "match"
 
     def sampler(self, drafter: int) -> Sampler:
         """What drafter number ``drafter`` draws its next draft with."""

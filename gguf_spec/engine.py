@@ -368,7 +368,9 @@ class Engine:
             return []
         for sequence in members:
             sequence.consistent = False
+        begun = perf_counter()
         checkpoints = self._checkpoints(runs)
+        saving = perf_counter() - begun
         busy = self.target.busy_seconds
         try:
             self.target.decode(runs)
@@ -379,9 +381,13 @@ class Engine:
             runs = retried
         seconds = self.target.busy_seconds - busy
         steps = [s.commit(run, seconds) for s, run in zip(members, runs, strict=True)]
+        begun = perf_counter()
         self._roll_back(members, runs, checkpoints)
+        rolling = perf_counter() - begun
         for sequence in members:
             sequence.consistent = True
+            if sequence.seq in checkpoints:
+                sequence.stack.rollback_seconds = saving + rolling
         return steps
 
     def generate(self, sequence: SequenceState, request: Request) -> Iterator[Step]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gguf_spec.backend import LlamaContext
 from gguf_spec.context import Run
+from gguf_spec.errors import InputError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.profile import Target
 from gguf_spec.setup import Setup
@@ -117,22 +118,33 @@ def summary_of(record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def known_limits(session: Session, path: Path) -> WidthLimits:
-    """Up to which widths the drafts of ``session`` may go: from the record, or measured now."""
-    from gguf_spec.verification import measure_widths
+    """Up to which widths the drafts of ``session`` may go: from the record, or measured now.
+
+    A record may come from a shorter context, where fewer depths and widths were measured.
+    """
+    from gguf_spec.verification import comparable, measure_widths
 
     needed = [width for width in EXACT_WIDTHS if width <= session.setup.max_width]
+    needed, depths = comparable(session.context, needed)
     found = widths_of(load_record(path))
-    deep = {result.depth for result in found}
     known = {(result.depth, result.width) for result in found}
-    if not deep or any((depth, width) not in known for depth in deep for width in needed):
+    if any((depth, width) not in known for depth in depths for width in needed):
         found = measure_widths(session, report=session.report_wait, widths=needed)
-        remember(path, {}, found)
-    return limits_of(found)
+        known = {(result.depth, result.width) for result in found}
+        try:
+            remember(path, {}, found)
+        except InputError as error:
+            session.warnings.append(f"what was measured for --exact is not kept: {error.message}")
+    return limits_of(
+        result for result in found if all((result.depth, width) in known for width in needed)
+    )
 
 
 def seconds_per_token(context: LlamaContext, prompt: Sequence[int]) -> float:
-    """The median time of a plain step after ``prompt``. The sequence is cleared."""
+    """The median time of a plain step after ``prompt``, or as much of it as leaves room in the
+    context, which has to hold two tokens. The sequence is cleared."""
     context.clear(0)
+    prompt = prompt[: max(context.n_ctx - _TIMED_STEPS, 1)]
     for start in range(0, len(prompt), context.n_ubatch):
         chunk = list(prompt[start : start + context.n_ubatch])
         context.decode([Run(0, start, chunk, int(start + len(chunk) == len(prompt)))])

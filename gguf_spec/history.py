@@ -61,6 +61,14 @@ class History(Sequence[int]):
                 return i
         return length
 
+    def agreement(self, a: int, b: int, most: int) -> int:
+        """How many tokens before position ``a`` agree with those before ``b``, up to ``most``."""
+        tokens, n = self._tokens, 0
+        most = min(most, a, b)
+        while n < most and tokens[a - n - 1] == tokens[b - n - 1]:
+            n += 1
+        return n
+
     def ngram(self, start: int, n: int) -> bytes:
         """The ``n`` tokens from ``start`` as bytes: a key that is equal exactly when they are."""
         done = len(self._raw) // _INT

@@ -411,6 +411,13 @@ def cross_problems(profile: Profile) -> Iterator[tuple[tuple[str, ...], str]]:
         if table.n_max != "auto" and table.n_min > table.n_max > 0:
             path = ("spec", kind, "n_min")
             yield path, f"n_min {table.n_min} is greater than n_max {table.n_max}"
+    if spec.exact and spec.verify == "residual":
+        yield (
+            ("spec", "verify"),
+            'verify "residual" does not keep the text, and exact is on',
+        )
+    if spec.exact and target.flash_attn == "off":
+        yield ("target", "flash_attn"), 'flash_attn is "off", and spec.exact needs it'
     # llama_init_from_model refuses this pair, with a message in its log only. Drafts have the
     # target's flash_attn.
     caches: dict[tuple[str, ...], str] = {("target", "type_v"): target.type_v}

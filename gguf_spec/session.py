@@ -16,9 +16,9 @@ from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
 from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
 from gguf_spec.control.base import Controller
-from gguf_spec.curves import measured_curve
+from gguf_spec.curves import keep_learned, measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
-from gguf_spec.drafters.base import Drafter
+from gguf_spec.drafters.base import Drafter, StatesDrafter
 from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
@@ -69,8 +69,10 @@ class Session:
         self._undrafted = False
         self.warnings: list[str] = []
         """What came up while loading, for the user to read."""
+        self.draft_contexts: dict[str, LlamaContext] = {}
+        """Of the drafters that are models, by spec type."""
         self._closers: list[Callable[[], None]] = []
-        self._draft_contexts: list[LlamaContext] = []
+        self._curve_path: Path | None = None
         try:
             self._load_some(setup, progress)
         except BaseException:
@@ -169,10 +171,14 @@ class Session:
         self.sequence.width_limit = limit if on else lambda depth: 1
 
     def close(self) -> None:
-        """Free everything, contexts before models."""
+        """Free everything, contexts before models. What was learned of costs is kept if it can be
+        relied on."""
+        path, self._curve_path = self._curve_path, None
+        if path is not None:
+            keep_learned(path, self.curve)
         while self._closers:
             self._closers.pop()()
-        self._draft_contexts.clear()
+        self.draft_contexts.clear()
 
     def __enter__(self) -> Session:
         return self
@@ -299,18 +305,10 @@ class Session:
         begun = perf_counter()
         path = costs_path(setup, self.context)
         self.curve = measured_curve(self.context, path)
+        self._curve_path = path
         self.context.busy_seconds = 0.0
         self.warmup_seconds = perf_counter() - begun
-        facts = [
-            DrafterFacts(
-                drafter.spec_type,
-                ceiling,
-                max(floor, 1),
-                ngram=drafter.spec_type in NGRAM_TYPES,
-                size=getattr(drafter, "size_n", 1),
-            )
-            for drafter, ceiling, floor in zip(drafters, setup.ceilings, setup.floors, strict=True)
-        ]
+        facts = drafter_facts(drafters, setup.ceilings, setup.floors)
         return AdaptiveController(facts, self.curve)
 
     def _exact_limits(self, context: LlamaContext) -> WidthLimits:
@@ -329,17 +327,22 @@ class Session:
         """How drafts are drawn and verified: n-gram drafts leave nothing to choose."""
         spec = self.setup.profile.spec
         if all(kind in NGRAM_TYPES for kind in types):
+            if types and spec.verify == "residual":
+                self.warnings.append(
+                    'verify "residual" has nothing to do with n-grams: such drafts are matched'
+                )
             return DraftSampling()
-        warning = sampling_warning(spec.verify, spec.draft_sampling)
+        verify = "match" if spec.exact else spec.verify  # `auto` may: residual is refused with it
+        warning = sampling_warning(verify, spec.draft_sampling)
         if warning is not None:
             self.warnings.append(warning)
-        return DraftSampling(spec.verify, spec.draft_sampling)
+        return DraftSampling(verify, spec.draft_sampling)
 
     def _compare_with_plan(self) -> None:
         """Warn of more memory in use than was planned. Exact mode has caches of its own choice."""
         if self.setup.profile.spec.exact:
             return
-        contexts = [self.context, *self._draft_contexts]
+        contexts = [self.context, *self.draft_contexts.values()]
         try:
             accounts = [context.memory_breakdown() for context in contexts]
         except BackendError:
@@ -358,7 +361,7 @@ class Session:
                 pool = None
             else:
                 draft = next(d for d in self.setup.drafts if d.spec_type == kind)
-                context = self._draft_context(draft, progress)
+                context = self.draft_contexts[kind] = self._draft_context(draft, progress)
                 drafters.append(
                     make_neural(
                         kind,
@@ -417,9 +420,7 @@ class Session:
             type_v=settings.type_v,
             flash_attn=self.setup.profile.target.flash_attn,
         )
-        context = self._make_context(model, replace(sizes, **given))
-        self._draft_contexts.append(context)
-        return context
+        return self._make_context(model, replace(sizes, **given))
 
     def _ceiling(self, kind: str) -> int:
         return self.setup.ceilings[self.setup.spec_types.index(kind)]
@@ -436,6 +437,23 @@ class Session:
         context = LlamaContext(model, params)
         self._closers.append(context.close)
         return context
+
+
+def drafter_facts(
+    drafters: Sequence[Drafter], ceilings: Sequence[int], floors: Sequence[int]
+) -> list[DrafterFacts]:
+    """What a controller has to know of ``drafters``; the longest and shortest drafts of each."""
+    return [
+        DrafterFacts(
+            drafter.spec_type,
+            ceiling,
+            max(floor, 1),
+            ngram=drafter.spec_type in NGRAM_TYPES,
+            size=getattr(drafter, "size_n", 1),
+            reads=isinstance(drafter, StatesDrafter),
+        )
+        for drafter, ceiling, floor in zip(drafters, ceilings, floors, strict=True)
+    ]
 
 
 def target_params(target: Target, n_layer: int = MAX_LAYERS) -> ModelParams:

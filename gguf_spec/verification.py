@@ -18,12 +18,13 @@ from gguf_spec.drafters.base import Draft, Drafter, StatesDrafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.engine import Request
 from gguf_spec.equality import PlainStep, compare_widths, plain_greedy, rows_needed
+from gguf_spec.errors import UsageError
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
 from gguf_spec.setup import NGRAM_TYPES
 from gguf_spec.verify_prompts import FILLER, PROMPTS
-from gguf_spec.widths import DEPTHS, WIDTHS, WidthResult, measured_depths
+from gguf_spec.widths import DEPTHS, WIDTHS, WidthLimits, WidthResult, measured_depths
 
 Verdict = Literal["token-identical", "identical-up-to-near-ties", "broken"]
 Progress = Callable[[str, int, int], None]
@@ -112,9 +113,11 @@ class TypeResult:
 
 @dataclass(slots=True)
 class Verification:
-    """All results. ``max_width`` is the widest batch that the profile's drafts lead to."""
+    """All results. ``max_width`` is the widest batch that the profile's drafts lead to. In exact
+    mode drafts keep to ``limits``, and what wider batches compute does not matter."""
 
     max_width: int
+    limits: WidthLimits | None = None
     widths: list[WidthResult] = field(default_factory=list)
     types: list[TypeResult] = field(default_factory=list)
 
@@ -123,11 +126,16 @@ class Verification:
         """The worst that was seen."""
         if any(result.broken for result in self.types):
             return "broken"
-        used = [width for width in self.widths if width.width <= self.max_width]
+        used = [width for width in self.widths if width.width <= self._widest(width.depth)]
         equal = all(not result.divergences for result in self.types)
         if equal and all(width.identical for width in used):
             return "token-identical"
         return "identical-up-to-near-ties"
+
+    def _widest(self, depth: int) -> int:
+        """Rows of the widest batch after ``depth`` cached tokens."""
+        most = self.max_width
+        return most if self.limits is None else min(most, self.limits.at(depth))
 
     @property
     def max_logit_difference(self) -> float:
@@ -153,14 +161,28 @@ def verify_session(
     depths: Sequence[int] = DEPTHS,
     progress: Progress | None = None,
 ) -> Verification:
-    """Examine ``session``; its sequence is empty afterwards."""
+    """Examine ``session``; its sequence is empty afterwards.
+
+    Raises:
+        UsageError: the context is too short for any of the prompts.
+    """
     target, setup = session.context, session.setup
+    prompts = [prompt for text in PROMPTS[:n_prompts] if (prompt := session.raw_prompt(text))]
+    shortest = min(map(len, prompts))
+    prompts = [prompt for prompt in prompts if len(prompt) < target.n_ctx]
+    if not prompts:
+        raise UsageError(
+            f"a context of {target.n_ctx} tokens has no room for a text to compare: the shortest "
+            f"of the built-in prompts has {shortest} tokens",
+            hint=f"-c {shortest + n_tokens} would hold it and its answer",
+        )
     report = progress or (lambda what, done, total: None)
     result = Verification(setup.max_width)
+    if setup.profile.spec.exact:
+        result.limits = session.limits
+        result.max_width = min(setup.max_width, max(session.limits.limits, default=1))
     widths = sorted({*WIDTHS, setup.max_width})
     result.widths = measure_widths(session, depths, report, widths)
-    prompts = [session.raw_prompt(text) for text in PROMPTS[:n_prompts]]
-    prompts = [prompt for prompt in prompts if 0 < len(prompt) < target.n_ctx]
     plain = []
     for done, prompt in enumerate(prompts):
         report("plain decoding", done, len(prompts))
@@ -179,22 +201,30 @@ def measure_widths(
 ) -> list[WidthResult]:
     """Compare batches with single decoding, at those of ``depths`` and ``widths`` that fit."""
     target = session.context
-    most = min(target.max_width, target.n_batch, target.n_ctx - 1)
-    widths = [width for width in widths if width <= most]
-    n_rows = rows_needed(widths)
-    while n_rows >= target.n_ctx and len(widths) > 1:
-        widths.pop()
-        n_rows = rows_needed(widths)
-    depths = measured_depths(target.n_ctx, n_rows, depths)
+    widths, depths = comparable(target, widths, depths)
     if not depths:
         return []
-    tokens = _filler(session, depths[-1] + n_rows)
+    tokens = _filler(session, depths[-1] + rows_needed(widths))
 
     def tell(done: int, total: int) -> None:
         if report is not None:
             report("comparing widths", done, total)
 
     return list(compare_widths(target, tokens, widths, depths, progress=tell))
+
+
+def comparable(
+    target: ModelContext, widths: Sequence[int], depths: Sequence[int] = DEPTHS
+) -> tuple[list[int], tuple[int, ...]]:
+    """Those of ``widths``, and of ``depths``, that can be compared in ``target``: no depth at all
+    where there is no room."""
+    most = min(target.max_width, target.n_batch, target.n_ctx - 1)
+    fitting = [width for width in widths if width <= most]
+    while len(fitting) > 1 and rows_needed(fitting) >= target.n_ctx:
+        fitting.pop()
+    if not fitting:
+        return [], ()
+    return fitting, measured_depths(target.n_ctx, rows_needed(fitting), depths)
 
 
 def _filler(session: Session, length: int) -> list[int]:
@@ -227,6 +257,12 @@ class _Asking:
 
     def record(self, result: Round) -> None:
         """It learns nothing."""
+
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        return frozenset()
+
+    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None:
+        """Nor from this."""
 
     def drop(self, drafter: int) -> None:
         self._choices = tuple(c for c in self._choices if c.drafter != drafter)

@@ -123,10 +123,12 @@ def streaming() -> None:
 
 def drafts() -> None:
     """Accepted tokens in green, and the statistics."""
-    chat = Drawn("demo", *COMMON, *ECHO, "--temp", "0", "-n", "200", size=(80, 40))
+    chat = Drawn("demo", *COMMON, *ECHO, "--temp", "0", "-n", "70", size=(80, 46))
     chat.ask("/color on")
     chat.ask("Tell a long story about a fox.")
     chat.shows("tokens · prompt")
+    chat.ask("/retry")  # the same again, which n-grams know by now
+    chat.shows("tokens · prompt", 2)
     chat.ask("/stats")
     chat.shows("context: ")
     chat.prompt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,25 @@ from gguf_spec.drafters.stack import Stack
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 MODELS = Path(__file__).parent / "models"
+
+
+def pytest_configure() -> None:
+    """Under pytest-xdist each worker keeps to a core of its own, and takes one thread by default.
+    libllama's threads wait for each other by spinning: more of them than cores stand still."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes what the user, or another test, has measured and kept."""
+    home = tmp_path_factory.getbasetemp() / f"home-{next(_numbers)}"
+    monkeypatch.setenv("GGUF_SPEC_HOME", str(home))
+
+
+_numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)

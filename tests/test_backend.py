@@ -165,9 +165,12 @@ def test_a_model_drafting_for_itself_is_accepted(
     assert accepted / drafted >= 0.98
 
 
+@pytest.mark.parametrize(("temperature", "least"), [(0.8, 1.05), (1.0, 1.15)])
 def test_shared_noise_is_accepted_more_often_than_a_greedy_draft(
-    tiny: Path, tiny_target: LlamaModel
+    tiny: Path, tiny_target: LlamaModel, temperature: float, least: float
 ) -> None:
+    """A greedy draft is llama.cpp's way."""
+
     class GreedyDraft(DraftModel):
         def draft(self, limit, sampler):  # type: ignore[no-untyped-def]
             return super().draft(limit, greedy())
@@ -183,13 +186,14 @@ def test_shared_noise_is_accepted_more_often_than_a_greedy_draft(
             engine = Engine(context)
             sequence = engine.open([kind(draft_context)], FixedPolicy([3]))
             for seed, prompt in enumerate(PROMPTS * 2):
-                params = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, seed=seed)
+                filters = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} if temperature == 1.0 else {}
+                params = SamplingParams(temperature=temperature, seed=seed, **filters)
                 tokens = tiny_target.tokenize(prompt, parse_special=True)
                 generate(sequence, engine, tokens, Sampler(params), 128)
                 drafted += sequence.progress.spec.total.num_draft_tokens
                 accepted += sequence.progress.spec.total.num_accepted_tokens
             rates.append(accepted / drafted)
-    assert rates[0] > 1.15 * rates[1]
+    assert rates[0] > least * rates[1]
 
 
 def test_three_sequences_share_a_context(tiny: Path, tiny_target: LlamaModel) -> None:

@@ -169,7 +169,8 @@ def test_a_sibling_drafts_and_the_report_says_where_it_is(tmp_path: Path) -> Non
 def test_a_sibling_that_does_not_load_costs_the_target_nothing(tmp_path: Path) -> None:
     target = put(tmp_path, tiny="target", eagle3_tiny="eagle3")
     made, asked = setup(target), setup(target, types=["draft-eagle3"])
-    plain = setup(target, types=["ngram-simple"])
+    (tmp_path / "alone").mkdir()
+    plain = setup(put(tmp_path / "alone", tiny="target"))
     (tmp_path / "eagle3-tiny.gguf").write_bytes(b"GGUF and then nothing")  # between look and load
     with Session(made) as session, Session(plain) as alone:
         assert session.spec_types == ("ngram-simple",)

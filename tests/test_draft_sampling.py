@@ -129,6 +129,22 @@ def test_acceptance_is_remembered_while_only_the_seed_changes() -> None:
     assert not sampling.sampler(1).greedy
 
 
+@pytest.mark.parametrize("changed", [{}, {"temperature": 0.0}, {"mirostat": 2}])
+@pytest.mark.parametrize("wanted", ["auto", "own", "greedy", "coupled"])
+@pytest.mark.parametrize("verify", ["match", "residual", "auto"])
+def test_the_rule_is_known_before_a_generation(
+    verify: str, wanted: str, changed: dict[str, float]
+) -> None:
+    params = replace(WARM, **changed)  # type: ignore[arg-type]
+    sampling = DraftSampling(verify, wanted)
+    rule = sampling.rule_for(params)
+    assert sampling.rule == "match"  # that of no generation yet
+    sampling.start(Sampler(params))
+    assert sampling.rule == rule
+    expected = verify != "match" and wanted in ("auto", "own") and not changed
+    assert (rule == "residual") is expected
+
+
 def test_settings_that_keep_each_other_from_something_are_named() -> None:
     assert "accepted less often" in (sampling_warning("match", "own") or "")
     assert "are matched" in (sampling_warning("residual", "greedy") or "")

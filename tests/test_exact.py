@@ -120,6 +120,27 @@ def test_exact_measures_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         pass
 
 
+@pytest.mark.parametrize(("n_ctx", "deepest"), [(1, 0), (2, 0), (18, 2), (30, 12)])
+def test_what_a_short_context_measured_is_not_all(home: Path, n_ctx: int, deepest: int) -> None:
+    """Findings are kept for all lengths of the context."""
+    chunks: dict[str, object] = {"target.n_ubatch": 1 if n_ctx == 1 else 2}
+    for _ in range(2):
+        with Session(prepare(exact_profile(**chunks, **{"target.n_ctx": n_ctx}))) as session:
+            assert session.limits.deepest == deepest
+    with Session(prepare(exact_profile(**chunks))) as session:
+        assert session.limits.at(192) == 4
+        assert session.limits.narrowest == 4
+
+
+def test_findings_that_cannot_be_kept(home: Path) -> None:
+    (home / "cache").write_text("a file")
+    with Session(prepare(exact_profile())) as session:
+        assert session.limits.at(100) == 4
+        (warning,) = session.warnings
+    assert "not kept" in warning
+    assert "Not a directory" in warning
+
+
 def test_exact_text_is_plain_text(home: Path) -> None:
     """Over the depth where the measurements end, where nothing is drafted any more."""
     texts = []

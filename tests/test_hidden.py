@@ -219,6 +219,23 @@ def test_a_recurrent_state_goes_back_as_far_as_its_snapshots(n_rs_seq: int) -> N
                 )
 
 
+@pytest.mark.parametrize(
+    ("n_ctx", "n_ubatch", "n_rollback"),
+    [(1, 512, 0), (2, 512, 0), (3, 512, 1), (64, 1, 0), (64, 4, 2)],
+)
+def test_snapshots_fit_into_a_physical_batch(n_ctx: int, n_ubatch: int, n_rollback: int) -> None:
+    """libllama aborts on a decode if they do not."""
+    params = ContextParams(n_ctx, n_ubatch=n_ubatch, n_rs_seq=3, max_width=4)
+    with (
+        LlamaModel(MODELS / "tiny-mtp.gguf", ModelParams()) as model,
+        LlamaContext(model, params) as context,
+    ):
+        assert context.n_rollback == n_rollback
+        tokens = [5, 6, 7, 8, 9, 10][:n_ctx]
+        context.decode([Run(0, 0, tokens, 1)])
+        assert np.isfinite(context.logits(len(tokens) - 1)).all()
+
+
 def test_sessions_choose_heads_by_what_the_files_are() -> None:
     """A file with a head of its own needs nothing more; what another file is for, its header says,
     however it was named."""

@@ -364,5 +364,5 @@ def test_shipped_demo() -> None:
     demo = load_profile("demo")
     assert demo.target.model == "demo"
     assert demo.target.n_ctx == 4096
-    assert demo.spec.types == ("ngram-map-k4v",)
+    assert demo.spec.types == ("auto",)
     assert sampling_settings(demo, {"temp": 0.8})["temperature"] == 0.0

@@ -89,7 +89,7 @@ def test_llama_1b_does_not_fit_beside_llama_8b_on_8_gb(file: Whole) -> None:
     assert profile.target.n_ctx == 8192
     wish = Wish(MemoryParams(0, type_k="q8_0", type_v="q8_0"), n_ctx=8192)
     made = plan([target], _machine(CASES["llama-3.1-8b-8gb"]), wish, offers)
-    assert made.drafts[0].changes == ("on the CPU",)
+    assert made.drafts[0].changes == ("its weights on the CPU",)
 
 
 def _planned(name: str, file: Whole, *, vram: int | None = None) -> Plan:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from gguf_spec import verification
 from gguf_spec.backend import LlamaContext
 from gguf_spec.context import Run
 from gguf_spec.drafters.draft_cache import DraftCache
 from gguf_spec.engine import SequenceState
+from gguf_spec.errors import UsageError
 from gguf_spec.history import History
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Row, Sampler
 from gguf_spec.session import Session
 from gguf_spec.setup import prepare
 from gguf_spec.verification import Verification, measure_widths, verify_session
-from gguf_spec.widths import limits_of
+from gguf_spec.widths import WidthLimits, WidthResult, limits_of
 from tests.conftest import MODELS
 
 Make = Callable[..., Session]
@@ -151,6 +154,40 @@ def test_a_head_that_is_hardly_ever_right_is_broken(monkeypatch: pytest.MonkeyPa
     (result,) = found.types
     assert result.agreed > 0.8 * result.compared
     assert found.verdict == "broken"
+
+
+@pytest.mark.parametrize("n_ctx", [1, 2, 16, 17])
+def test_a_context_without_room_for_a_width(n_ctx: int) -> None:
+    values = {"target.n_ctx": n_ctx}
+    with session("tiny-target.gguf", ["ngram-simple"], None, **values) as made:
+        assert {result.depth for result in measure_widths(made)} == ({1} if n_ctx == 17 else set())
+        with pytest.raises(UsageError, match=rf"of {n_ctx} tokens has no room .* has 27 tokens"):
+            verify_session(made)
+
+
+def test_exact_mode_is_judged_by_the_widths_that_it_keeps_to(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on gemma3, wider batches differ: drafts never get there. Where one would, it counts."""
+    compare = verification.compare_widths
+
+    def rounded(*args: object, **more: object) -> Iterator[WidthResult]:
+        for result in compare(*args, **more):  # type: ignore[arg-type]
+            yield result if result.width <= 3 else replace(result, identical_rows=0)
+
+    monkeypatch.setattr(verification, "compare_widths", rounded)
+    drafts = {"draft-simple": "tiny-draft.gguf"}
+    exact = {"spec.exact": True, "spec.n_max": 7}
+    with session("tiny-target.gguf", ["draft-simple"], drafts, **exact) as made:
+        found = verify_session(made, n_tokens=20, n_prompts=2, depths=(16, 200))
+        assert (found.verdict, found.max_width) == ("token-identical", 3)
+        assert {width.width for width in found.widths if not width.identical} >= {4, 8, 16}
+        found.limits = WidthLimits((16, 320), (4, 4))
+        found.max_width = 4
+        assert found.verdict == "identical-up-to-near-ties"
+    with session("tiny-target.gguf", ["draft-simple"], drafts, **{"spec.n_max": 7}) as made:
+        found = verify_session(made, n_tokens=20, n_prompts=2, depths=(16, 200))
+        assert (found.verdict, found.max_width) == ("identical-up-to-near-ties", 8)
 
 
 def test_widths_stay_within_a_short_context() -> None:

@@ -14,7 +14,7 @@ from gguf_spec.context import NoSlotError, Run
 END = 0
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)  # the seeds of the largest grid, with and without blur: 15 MB
 def _table(seed: int, n_vocab: int, blur: float, end_bias: int) -> NDArray[np.float32]:
     """Logits by the last two tokens, shape [n_vocab + 1, n_vocab, n_vocab]; the first index is
     ``n_vocab`` when there is one token only. Contexts of equal arguments share it: read only."""

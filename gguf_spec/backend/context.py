@@ -423,7 +423,9 @@ def raw_context_params(api: ModuleType, p: ContextParams) -> Any:
     raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
     raw.swa_full, raw.kv_unified = p.swa_full, p.kv_unified
     raw.no_perf = True
-    raw.n_rs_seq = p.n_rs_seq
+    # A physical batch takes more than the 1 + n_rs_seq rows that it keeps together, or libllama
+    # aborts (llama-batch.cpp:641).
+    raw.n_rs_seq = max(min(p.n_rs_seq, min(raw.n_batch, raw.n_ubatch) - 2), 0)
     if p.mtp:
         raw.ctx_type = _MTP
     for name, value in p.rope:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gguf_spec.cli.output import Output
 from gguf_spec.cli.summary import counted, exact_line, setup_line
+from gguf_spec.errors import UsageError
 
 if TYPE_CHECKING:
     from gguf_spec.generation import Generation, GenerationParams
@@ -158,6 +159,16 @@ def told_events(generation: Generation, out: Output) -> None:
     for event in generation.events:
         if out.debug and event.trace:
             out.say(event.trace.rstrip())
+
+
+def check_audit(session: Session, params: GenerationParams) -> None:
+    """Refuse to audit what will not be the text of the seed. Raises UsageError."""
+    if session.sequence.stack.sampling.rule_for(params.sampling) == "residual":
+        raise UsageError(
+            "--audit compares with the text of the seed, and residual verification keeps the "
+            "distribution of texts instead",
+            hint="--verify match",
+        )
 
 
 def audited_text(generation: Generation, out: Output) -> str:

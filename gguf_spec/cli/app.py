@@ -17,7 +17,19 @@ from typing import Annotated, Any
 import typer
 
 from gguf_spec import __version__
-from gguf_spec.cli import chat, doctor, inspect, models, plan, profiles, pull, run, verify
+from gguf_spec.cli import (
+    bench,
+    chat,
+    doctor,
+    inspect,
+    models,
+    plan,
+    profiles,
+    pull,
+    run,
+    tune,
+    verify,
+)
 from gguf_spec.cli.groups import flat
 from gguf_spec.cli.options import DebugOpt, examples
 from gguf_spec.cli.output import State, print_json, printable, shortened
@@ -90,6 +102,12 @@ app.command(epilog=models.EPILOG, short_help="List the models on this machine.")
 app.command(epilog=verify.EPILOG, short_help="Measure whether drafting changes the text here.")(
     flat(verify.verify)
 )
+app.command(epilog=bench.EPILOG, short_help="Measure drafting beside plain decoding.")(
+    flat(bench.bench)
+)
+app.command(epilog=tune.EPILOG, short_help="Find the best drafting for this machine and prompts.")(
+    flat(tune.tune)
+)
 app.add_typer(profiles.app, name="profiles", short_help="List, show, check and write profiles.")
 app.command(epilog=doctor.EPILOG, short_help="Show what works on this machine.")(doctor.doctor)
 
@@ -113,6 +131,10 @@ def main() -> None:
     except KeyboardInterrupt:  # while an error was being handled, or too late for one
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = 130
+    # An interrupt inside of exec(), which makes dataclasses, leaves a mark: `python -m` would then
+    # die of the signal instead of exiting. The next exec() wipes it off (run_eval_code_obj in
+    # CPython's pythonrun.c).
+    exec("")
     sys.exit(code)
 
 

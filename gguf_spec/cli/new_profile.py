@@ -164,8 +164,7 @@ def write_profile(path: Path, text: str, *, force: bool) -> None:
         data = text.encode("utf-8")
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True)
-        with path.open("wb" if force else "xb") as file:
-            file.write(data)
+        _write_whole(path, data, force=force)
     except FileExistsError:
         raise exists_error(path) from None
     except UnicodeEncodeError as error:
@@ -173,6 +172,19 @@ def write_profile(path: Path, text: str, *, force: bool) -> None:
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
     load_profile(path)
+
+
+def _write_whole(path: Path, data: bytes, *, force: bool) -> None:
+    """Write all of ``data``, or leave the folder as it was: a disk may be full."""
+    path = Path(os.path.realpath(path))
+    new = path.with_name(f"{path.name}.new") if force else path
+    new.open("wb" if force else "xb").close()
+    try:
+        new.write_bytes(data)
+        os.replace(new, path)
+    except BaseException:
+        new.unlink()
+        raise
 
 
 def exists_error(path: Path) -> ProfileError:

@@ -102,6 +102,7 @@ def run(
     """
     from gguf_spec.cli.answer import (
         audited_text,
+        check_audit,
         open_session,
         predicted_tokens,
         prepare_setup,
@@ -136,6 +137,8 @@ def run(
             ),
             logprobs=logprobs,
         )
+        if audit:
+            check_audit(session, params)
         generation = stream(session, tokens, params, out)
         audited = audited_text(generation, out) if audit else None
         report = generation.report()

@@ -65,6 +65,9 @@ def answer_line(report: Mapping[str, Any], *, title: str = "") -> str:
     parts.append([prompt])
     if spec["types"]:
         parts.append(_drafts(spec))
+    if paused := spec.get("control", {}).get("paused"):
+        # The reasons in full are in the JSON document.
+        parts.append([reason.partition(":")[0] for reason in paused.split("; ")])
     if spec["exactness"] != "seed-exact":
         parts.append([spec["exactness"]])
     if report["finish_reason"] != "stop":

@@ -69,7 +69,8 @@ def verify(
     """
     from gguf_spec.cli.answer import open_session, prepare_setup
     from gguf_spec.cli.choice import make_profile, profile_name
-    from gguf_spec.errors import UsageError
+    from gguf_spec.equality import rows_needed
+    from gguf_spec.errors import InputError, UsageError
     from gguf_spec.exact import remember, store_path
     from gguf_spec.verification import verify_session
     from gguf_spec.widths import DEPTHS, WIDTHS
@@ -78,10 +79,12 @@ def verify(
     profile = make_profile(where, options)
     setup = prepare_setup(profile, out, name=profile_name(where, options))
     deepest = max(depth or [0])
-    if deepest >= setup.n_ctx:
+    n_rows = rows_needed([*WIDTHS, setup.max_width])
+    if deepest and deepest + n_rows > setup.n_ctx:
         raise UsageError(
-            f"--depth {deepest} leaves no room in a context of {setup.n_ctx} tokens",
-            hint=f"-c {deepest + max(WIDTHS)} would",
+            f"--depth {deepest} leaves {max(setup.n_ctx - deepest, 0)} tokens of room in a context "
+            f"of {setup.n_ctx}, and {n_rows} are compared",
+            hint=f"-c {deepest + n_rows} would do",
         )
     with open_session(setup, out, least_width=max(WIDTHS)) as session:
         with out.wait("comparing") as wait:
@@ -100,8 +103,11 @@ def verify(
     if profile.spec.exact:
         record["exact_cost"] = timed / _plain_seconds(setup, out)
     kept = {name: record[name] for name in ("verdict", "max_logit_difference", "exact_cost")}
-    remember(path, kept, result.widths)
     out.record(record, printable(_told(record)))
+    try:
+        remember(path, kept, result.widths)
+    except InputError as error:
+        out.warning(f"this is not remembered: {error.message}")
     if record["verdict"] == "broken":
         raise typer.Exit(1)
 
@@ -155,7 +161,7 @@ def _plain_seconds(setup: Setup, out: Output) -> float:
 
 
 _MEANING = {
-    "token-identical": "every token and every compared logit is that of plain decoding",
+    "token-identical": "every token, and every logit where drafts reach, is that of plain decoding",
     "identical-up-to-near-ties": "where the text differs, two tokens were as good as equal",
     "broken": "the text differs where no rounding explains it, or a drafter's cache is wrong",
 }

@@ -10,16 +10,23 @@ For models and heads the chance depends on the position in the draft.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 
 #: The least match of each class.
 _CLASSES = (0, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48)
 #: The chance in each class before anything is known.
-_PRIORS = (0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.75, 0.82, 0.88, 0.92, 0.95)
-_PRIOR_WEIGHT = 3.0  # observations that a prior stands for
+_PRIORS = (0.2, 0.35, 0.5, 0.6, 0.65, 0.75, 0.82, 0.9, 0.94, 0.96, 0.97, 0.98)
+_PRIOR_WEIGHT = 5.0  # observations that a prior stands for
+_POSITION_WEIGHT = 3.0  # and what is known of the position before
 _MEMORY = 0.98  # what an observation weighs after the next one
 _CLASS_OF = tuple(bisect_right(_CLASSES, match) - 1 for match in range(65))
+#: How much of the shift is a class's: a long match is a copy in any text.
+_SHARES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2)
+_SHIFT_RATE = 0.3
+_KEEP_SHIFT = 0.98
+_MOST_SHIFT = 1.5
 _LEAST = 1e-3  # chances below are not told apart
 
 
@@ -45,27 +52,48 @@ class Chance:
 
 
 class MatchChances:
-    """Of an n-gram drafter: the chance of the next token, by the length of the match before it."""
+    """Of an n-gram drafter: the chance of the next token, by the length of the match before it.
 
-    def __init__(self) -> None:
-        self._chances = [Chance(prior, _PRIOR_WEIGHT) for prior in _PRIORS]
-        self._means = list(_PRIORS)
+    Where a text is copied all matches are better than elsewhere, short ones too. So what became of
+    drafts says something of their class, and by ``shift``, which follows quickly, of all classes.
+    ``hot``: the target draws by chance, so that what came before comes less often again.
+    """
+
+    def __init__(self, *, hot: bool = False) -> None:
+        priors = [prior * prior for prior in _PRIORS] if hot else _PRIORS
+        self._chances = [Chance(prior, _PRIOR_WEIGHT) for prior in priors]
+        self._shift = 0.0  # in log-odds
+        self._means: list[float] | None = None
+
+    @property
+    def means(self) -> list[float]:
+        """The chances, by class."""
+        if self._means is None:
+            factors = [math.exp(share * self._shift) for share in _SHARES]
+            odds = [
+                factor * chance.hits / max(chance.tests - chance.hits, _LEAST)
+                for factor, chance in zip(factors, self._chances, strict=True)
+            ]
+            self._means = [odd / (1.0 + odd) for odd in odds]
+        return self._means
 
     def of(self, match: int) -> float:
         """The chance that the token after ``match`` agreeing ones stands."""
-        return self._means[_CLASS_OF[match] if match < 65 else -1]
+        return self.means[_CLASS_OF[match] if match < 65 else -1]
 
     def observe(self, match: int, stood: bool) -> None:
         """A token after ``match`` agreeing ones stood, or did not."""
         which = _CLASS_OF[match] if match < 65 else len(_CLASSES) - 1
-        chance = self._chances[which]
-        chance.observe(stood)
-        self._means[which] = chance.hits / chance.tests
+        surprise = _SHARES[which] * (stood - self.means[which])
+        shift = _KEEP_SHIFT * self._shift + _SHIFT_RATE * surprise
+        self._shift = min(max(shift, -_MOST_SHIFT), _MOST_SHIFT)
+        self._chances[which].observe(stood)
+        self._means = None
 
     def expected(self, match: int, lengths: Sequence[int]) -> list[float]:
         """The tokens that drafts of these lengths (ascending) are expected to yield after
         ``match`` agreeing ones, the target's own token included."""
-        means, result = self._means, []
+        means, result = self.means, []
         total, survival, done = 1.0, 1.0, 0
         for length in lengths:
             while done < length and survival > _LEAST:
@@ -95,7 +123,7 @@ class PositionChances:
             self._means = []
             mean = self._prior
             for chance in self._chances:
-                mean = (chance.hits + _PRIOR_WEIGHT * mean) / (chance.tests + _PRIOR_WEIGHT)
+                mean = (chance.hits + _POSITION_WEIGHT * mean) / (chance.tests + _POSITION_WEIGHT)
                 self._means.append(mean)
         return self._means
 

@@ -33,7 +33,8 @@ class Round(NamedTuple):
 
     ``tokens`` are those that the round added to the text: the accepted ones and the target's own.
     ``depth`` is the number of tokens in the cache before it. ``draft_seconds`` is all the time that
-    drafters took for this round, whether they were asked or only kept up.
+    drafters took for this round, whether they were asked or only kept up. ``rollback_seconds`` are
+    those of the round before: for a checkpoint, and for going back to it.
     """
 
     drafter: int | None
@@ -43,6 +44,7 @@ class Round(NamedTuple):
     decode_seconds: float
     tokens: Sequence[int] = ()
     depth: int = 0
+    rollback_seconds: float = 0.0
 
 
 class Controller(Protocol):
@@ -60,6 +62,14 @@ class Controller(Protocol):
 
     def record(self, result: Round) -> None:
         """Learn from a round."""
+
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        """A text begins with a prompt of ``n_prompt`` tokens, of which the target has to read
+        ``n_new``: drafters that take no part in it, and are not asked either."""
+
+    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None:
+        """While the target read ``n_tokens`` of the prompt, following it took this drafter so many
+        ``seconds``."""
 
     def drop(self, drafter: int) -> None:
         """Drafter number ``drafter`` has failed and offers nothing any more: do not count on it.
@@ -92,6 +102,13 @@ class FixedPolicy:
 
     def record(self, result: Round) -> None:
         """A fixed policy learns nothing."""
+
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        """All take part."""
+        return frozenset()
+
+    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None:
+        """Nor of the prompt."""
 
     def drop(self, drafter: int) -> None:
         """Ask the others only."""

@@ -33,6 +33,7 @@ class CostCurve:
 
     def __init__(self) -> None:
         self.base: float | None = None
+        self._n_single = 1
         self._ratios: dict[int, dict[int, float]] = {}
         self._lines: dict[int, tuple[list[int], list[float]]] = {}
 
@@ -53,31 +54,49 @@ class CostCurve:
         share = (width - widths[i - 1]) / (widths[i] - widths[i - 1])
         return ratios[i - 1] + share * (ratios[i] - ratios[i - 1])
 
+    def most(self, width: int, depth: int = 0) -> float:
+        """What c(``width``) can hardly exceed: that of the next wider batch that was measured, or
+        if there is none, a plain step for every row more than in the widest."""
+        widths, ratios = self._line(_depth_class(depth))
+        i = bisect_left(widths, width)
+        return ratios[i] if i < len(widths) else ratios[-1] + width - widths[-1]
+
     def known(self, depth: int = 0) -> dict[int, float]:
         """The measured ratios that hold at ``depth``, by width."""
         widths, ratios = self._line(_depth_class(depth))
         return dict(zip(widths, ratios, strict=True))
 
-    def observe(self, width: int, depth: int, seconds: float) -> None:
-        """A decode of ``width`` rows took ``seconds``."""
+    def doubt_base(self) -> None:
+        """The time of a single token may have changed: follow the next ones faster."""
+        self._n_single = 1
+
+    def observe(self, width: int, depth: int, seconds: float) -> float:
+        """A decode of ``width`` rows took ``seconds``: the logarithm of how much longer that was
+        than expected, bounded.
+
+        Single tokens alone change ``base``: what others take says as much of the curve.
+        """
         if seconds <= 0.0:
-            return
+            return 0.0
         if self.base is None:
             self.base = seconds / self.ratio(width, depth)
-            return
+            return 0.0
         surprise = math.log(seconds / (self.base * self.ratio(width, depth)))
         surprise = min(max(surprise, -_MOST), _MOST)
         if width == 1:
-            self.base *= math.exp(_BASE_RATE * surprise)
-            return
+            self._n_single += 1
+            self.base *= math.exp(max(_BASE_RATE, 1.0 / self._n_single) * surprise)
+            return surprise
         which = _depth_class(depth)
         known = width in self._line(which)[0]
-        # The first measurement of a width says nothing of the machine.
-        self.base *= math.exp(0.5 * _BASE_RATE * surprise) if known else 1.0
-        rate = _RATIO_RATE if known else 1.0
-        changed = max(self.ratio(width, depth) * math.exp(rate * surprise), 1.0)
+        if known:
+            changed = self.ratio(width, depth) * math.exp(_RATIO_RATE * surprise)
+        else:  # the expectation was a guess, and bounds nothing
+            changed = min(seconds / self.base, self.most(width, depth))
+        changed = max(changed, 1.0)
         self._ratios.setdefault(which, dict(self._nearest(which)))[width] = changed
         self._lines.clear()
+        return surprise if known else 0.0
 
     def set_curve(self, depth: int, seconds: Mapping[int, float]) -> None:
         """Take over a measurement of several widths, of which 1 is one."""
@@ -101,11 +120,11 @@ class CostCurve:
             for which, ratios in record.items():
                 read = {int(width): float(ratio) for width, ratio in ratios.items()}
                 if not 0 <= int(which) <= len(DEPTHS):
-                    raise ValueError(which)
+                    raise ValueError
                 if any(not 1.0 <= ratio < 1e4 or width < 1 for width, ratio in read.items()):
-                    raise ValueError(which)
+                    raise ValueError
                 curve._ratios[int(which)] = read
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise ValueError("no cost curve") from error
         return curve
 

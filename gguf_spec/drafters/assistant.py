@@ -33,6 +33,7 @@ class Assistant:
         self._context = context
         self._seq = seq
         self._p_min = p_min
+        self.floor = 0.0
         self._history = History()
         self._rows = RowBuffer()
 
@@ -56,7 +57,7 @@ class Assistant:
 
     def draft(self, limit: int, sampler: Sampler) -> Draft:
         """See ``Drafter``."""
-        draws = Draws(self._history, sampler, self._p_min)
+        draws = Draws(self._history, sampler, self._p_min, self.floor)
         position = len(self._history) - 1
         rows = self._rows
         if limit > 0 and rows.start < position == rows.end and position < self._context.n_ctx:

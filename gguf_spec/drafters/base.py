@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.history import History
-from gguf_spec.sampling import Drawn, Row, Sampler
+from gguf_spec.sampling import Drawn, Row, Sampler, probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,19 @@ class Draws:
 
     Each is drawn as ``sampler`` says, for its position after ``history`` and with the text to look
     back on, the tokens drafted before it included. One with less probability than ``p_min`` ends
-    the draft.
+    the draft; and from the second on, one with which the product of their probabilities falls below
+    ``floor``. A token that was drawn by chance of the drafter's own does not: that would make it
+    depend on what was drawn whether it is tested.
     """
 
-    def __init__(self, history: History, sampler: Sampler, p_min: float) -> None:
+    def __init__(
+        self, history: History, sampler: Sampler, p_min: float, floor: float = 0.0
+    ) -> None:
         self.tokens: list[int] = []
         self._sampler = sampler
         self._p_min = p_min
+        self._floor = floor
+        self._survival = 1.0
         self._position = len(history)
         self._recent = history[-sampler.lookback :] if sampler.lookback else []
         self._drawn: list[Drawn] = []
@@ -49,6 +55,10 @@ class Draws:
         drawn = self._sampler.propose(logits, self._position + n, previous, n, self._p_min)
         if drawn is None:
             return None
+        if self._floor > 0.0 and drawn.probs is None:
+            self._survival *= probability(logits, drawn.token)
+            if n and self._survival < self._floor:
+                return None
         self.tokens.append(drawn.token)
         if drawn.probs is not None:
             self._drawn.append(drawn)
@@ -88,6 +98,14 @@ class Drafter(Protocol):
 
     def close(self) -> None:
         """Give back memory."""
+
+
+@runtime_checkable
+class Unsure(Drafter, Protocol):
+    """A drafter that knows how likely its tokens are. ``floor`` is for its next draft: see
+    ``Draws``."""
+
+    floor: float
 
 
 @runtime_checkable

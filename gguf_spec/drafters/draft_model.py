@@ -26,6 +26,7 @@ class DraftModel:
         self.context = context
         self._cache = DraftCache(context, seq)
         self._p_min = p_min
+        self.floor = 0.0
         self._history = History()
 
     def begin(self, history: History) -> None:
@@ -41,7 +42,7 @@ class DraftModel:
         position = len(self._history)
         # The last drafted token is not decoded, so the draft may go one past the draft context.
         limit = min(limit, self.context.n_ctx + 1 - position)
-        draws = Draws(self._history, sampler, self._p_min)
+        draws = Draws(self._history, sampler, self._p_min, self.floor)
         if limit > 0:
             try:
                 self._continue(draws, limit)

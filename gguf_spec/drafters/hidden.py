@@ -119,6 +119,7 @@ class HeadDrafter:
         self._context = context
         self._seq = seq
         self._p_min = p_min
+        self.floor = 0.0
         self._history = History()
         self._text: list[int] = []
         """The tokens behind what the cache and the buffer hold."""
@@ -160,7 +161,7 @@ class HeadDrafter:
         """See ``Drafter``."""
         last = len(self._history) - 1 - self.shift  # the pair of the newest token
         limit = min(limit, self._context.n_ctx - last)
-        draws = Draws(self._history, sampler, self._p_min)
+        draws = Draws(self._history, sampler, self._p_min, self.floor)
         if limit > 0 and len(self._history) > 1 and last >= self._first_pair:
             try:
                 self._keep_pairs(last)
@@ -291,4 +292,4 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
-    return next(i for i in range(n) if a[i] != b[i])
+    return next((i for i in range(n) if a[i] != b[i]), n)  # a list never equals a tuple

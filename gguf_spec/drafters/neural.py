@@ -67,7 +67,7 @@ def make_neural(
         if model.arch == ASSISTANT_ARCH:
             return Assistant(context, p_min=p_min)
         if model.n_layer_nextn > 1:
-            return MtpChain(context, min(model.n_layer_nextn, n_max), p_min=p_min)
+            return MtpChain(context, max(min(model.n_layer_nextn, n_max), 1), p_min=p_min)
         return Mtp(context, p_min=p_min)
     if kind == "draft-eagle3":
         return Eagle3(context, layers, p_min=p_min)

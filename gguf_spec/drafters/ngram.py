@@ -29,11 +29,12 @@ class NgramSimple(NgramDrafter):
         pool: Pool | None = None,
         *,
         max_indexed: int = MAX_INDEXED,
+        trusting: bool = True,
     ) -> None:
         self.size_n = size_n
         self.size_m = size_m
         self._index = NgramIndex(size_n)
-        super().__init__(size_m, pool, max_indexed=max_indexed)
+        super().__init__(size_m, pool, max_indexed=max_indexed, trusting=trusting)
         self._reset(0)
 
     def _find(self, limit: int) -> list[int]:
@@ -48,12 +49,13 @@ class NgramSimple(NgramDrafter):
         end = min(start + n + self.size_m, length - 1)
         if start < 0 or end - (start + n) < n:
             return []
+        self._copied_from(start + n)
         return history[start + n : end]
 
-    def _find_in_pool(self, pool: Pool) -> list[int]:
+    def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.size_n:
-            return []
-        return pool.continuation(self._history[-self.size_n :], self.size_m)
+            return [], 0
+        return pool.longest(self._last_tokens(self.size_n), self.size_n, self.size_m, 1)
 
     def _reset(self, base: int) -> None:
         self._index.clear(max(base, 1))

@@ -14,6 +14,8 @@ from gguf_spec.sampling import Sampler
 
 MAX_INDEXED = 262_144
 """Most tokens of a history that are indexed, the latest ones: 28 MiB, or 90 MiB of counts."""
+LONGEST_MATCH = 64
+"""Tokens before a draft that are compared with those before the place that it is copied from."""
 _LONGEST_PAUSE = 32
 _FIRST_LENGTH = 16
 
@@ -52,6 +54,19 @@ class Trust:
             self._failures += 1
         elif 2 * matched >= offered:
             self._failures = 0
+
+
+class Open(Trust):
+    """In place of trust where a controller judges: every draft is offered whole, or it would judge
+    the few that are let through, and learn late of a source that has become good again."""
+
+    __slots__ = ()
+
+    def __init__(self, longest: int, length: int | None = None) -> None:
+        super().__init__(longest)
+
+    def learn(self, offered: int, matched: int, refuted: bool) -> None:
+        """Somebody else learns."""
 
 
 class NgramIndex:
@@ -101,12 +116,26 @@ class NgramDrafter(ABC):
     What became of a draft is read from the history itself, not from ``n_accepted``: a draft may
     have been cut before an end token, dropped for want of room, or passed over for another
     drafter's. None of that is a token that turned out wrong.
+
+    With ``trusting`` the drafter holds back what has often been wrong. A controller that judges
+    drafts by what became of earlier ones has to see them all.
     """
 
     spec_type: str
 
-    def __init__(self, longest: int, pool: Pool | None, *, max_indexed: int = MAX_INDEXED) -> None:
+    def __init__(
+        self,
+        longest: int,
+        pool: Pool | None,
+        *,
+        max_indexed: int = MAX_INDEXED,
+        trusting: bool = True,
+    ) -> None:
         self._pool = pool
+        self._trusting = trusting
+        self._make_trust: type[Trust] = Trust if trusting else Open
+        self._match = 0
+        """Tokens before the draft that agree with the place that it is copied from."""
         self._longest = longest
         self._half = max(max_indexed // 2, 1)
         self._history = History()
@@ -123,11 +152,12 @@ class NgramDrafter(ABC):
 
     @abstractmethod
     def _find(self, limit: int) -> list[int]:
-        """A draft from the history; at least ``limit`` tokens of it, if there are as many."""
+        """A draft from the history; at least ``limit`` tokens of it, if there are as many. Notes
+        its match: see ``_copied_from``."""
 
     @abstractmethod
-    def _find_in_pool(self, pool: Pool) -> list[int]:
-        """A draft from the earlier texts of ``pool``."""
+    def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
+        """A draft from the earlier texts of ``pool``, and its match."""
 
     def _learn(self, offered: int, matched: int, refuted: bool) -> None:  # noqa: B027 (optional)
         """What became of the last draft from ``_find``; see :meth:`Trust.learn`."""
@@ -152,14 +182,15 @@ class NgramDrafter(ABC):
     def draft(self, limit: int, sampler: Sampler) -> Draft:
         """See the class."""
         self._catch_up()
+        self._match = 0
         tokens = self._best(limit)[: max(limit, 0)]
         self._drafted, self._drafted_at = tokens, len(self._history)
-        return Draft(list(tokens), self.spec_type)
+        return Draft(list(tokens), self.spec_type, self._match)
 
     def accept(self, n_accepted: int) -> None:
         """Compare the last draft with what came."""
         drafted, self._drafted = self._drafted, []
-        if not drafted or self._epoch != self._history.epoch:
+        if not drafted or not self._trusting or self._epoch != self._history.epoch:
             return
         came = self._history[self._drafted_at :]
         common = min(len(drafted), len(came))
@@ -184,7 +215,7 @@ class NgramDrafter(ABC):
             return tokens
         if (tokens := self._find(limit)) or pool is None:
             return tokens
-        tokens = self._find_in_pool(pool)
+        tokens, self._match = self._find_in_pool(pool)
         if not tokens or not self._trust_pool.ready():
             return []
         self._judge = self._trust_pool
@@ -196,7 +227,17 @@ class NgramDrafter(ABC):
         if self._follower is None or self._follower.text is not pool.predicted:
             self._follower = Follower(pool.predicted, self._n_prompt)
         tokens = self._follower.next(self._history, self._trust_predicted.length)
+        self._match = self._follower.match
         return tokens if tokens and self._trust_predicted.ready() else []
+
+    def _last_tokens(self, n: int) -> list[int]:
+        """The last ``n`` tokens, and more as far as texts of the pool are compared with them."""
+        return self._history[-max(n, LONGEST_MATCH) :]
+
+    def _copied_from(self, place: int) -> None:
+        """The draft is what stands at position ``place`` of the history."""
+        if not self._trusting:
+            self._match = self._history.agreement(place, len(self._history), LONGEST_MATCH)
 
     def _catch_up(self) -> None:
         """Notice a history that shrank or outgrew the index. A long one is indexed from a multiple
@@ -220,5 +261,5 @@ class NgramDrafter(ABC):
     def _start_trust(self) -> None:
         self._drafted = []
         self._follower = None
-        self._trust_predicted = Trust(self._longest, _FIRST_LENGTH)
-        self._trust_pool = Trust(self._longest, _FIRST_LENGTH)
+        self._trust_predicted = self._make_trust(self._longest, _FIRST_LENGTH)
+        self._trust_pool = self._make_trust(self._longest, _FIRST_LENGTH)

@@ -40,11 +40,12 @@ class NgramCache(NgramDrafter):
         static: CountTable | None = None,
         dynamic: CountTable | None = None,
         max_indexed: int = MAX_INDEXED,
+        trusting: bool = True,
     ) -> None:
         self.n_draft = n_draft
         self._static: CountTable = static or {}
         self._dynamic: CountTable = dynamic or {}
-        super().__init__(n_draft, pool, max_indexed=max_indexed)
+        super().__init__(n_draft, pool, max_indexed=max_indexed, trusting=trusting)
         self._reset(0)
 
     def _find(self, limit: int) -> list[int]:
@@ -62,8 +63,8 @@ class NgramCache(NgramDrafter):
             last.append(token)
         return tokens
 
-    def _find_in_pool(self, pool: Pool) -> list[int]:
-        return []  # asked token by token, in its place between dynamic and static counts
+    def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
+        return [], 0  # asked token by token, in its place between dynamic and static counts
 
     def _reset(self, base: int) -> None:
         self._counts = Counts()

@@ -37,13 +37,14 @@ class NgramMapK(NgramDrafter):
         pool: Pool | None = None,
         *,
         max_indexed: int = MAX_INDEXED,
+        trusting: bool = True,
     ) -> None:
         self.size_n = size_n
         self.size_m = size_m
         self.min_hits = min_hits
         self._index = NgramIndex(size_n)
         self._last: Trust | None = None
-        super().__init__(size_m, pool, max_indexed=max_indexed)
+        super().__init__(size_m, pool, max_indexed=max_indexed, trusting=trusting)
         self._reset(0)
 
     def _find(self, limit: int) -> list[int]:
@@ -61,12 +62,13 @@ class NgramMapK(NgramDrafter):
         if begin < 0 or not trust.ready():
             return []
         self._last = trust
+        self._copied_from(begin)
         return history[begin : begin + trust.length]
 
-    def _find_in_pool(self, pool: Pool) -> list[int]:
+    def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.size_n:
-            return []
-        return pool.continuation(self._history[-self.size_n :], self.size_m)
+            return [], 0
+        return pool.longest(self._last_tokens(self.size_n), self.size_n, self.size_m, 1)
 
     def _learn(self, offered: int, matched: int, refuted: bool) -> None:
         if self._last is not None:
@@ -91,7 +93,7 @@ class NgramMapK(NgramDrafter):
         if trust is None:
             if len(self._trust) >= _MAX_KEYS:
                 self._trust.clear()
-            trust = self._trust[key] = Trust(self.size_m)
+            trust = self._trust[key] = self._make_trust(self.size_m)
         return start + self.size_n, trust
 
 
@@ -151,4 +153,4 @@ class NgramMapK4V(NgramMapK):
                     break
             else:
                 if len(entry.values) < _MAX_VALUES:
-                    entry.values.append(_Value(start + n, Trust(m)))
+                    entry.values.append(_Value(start + n, self._make_trust(m)))

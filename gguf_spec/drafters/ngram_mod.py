@@ -36,13 +36,14 @@ class NgramMod(NgramDrafter):
         pool: Pool | None = None,
         *,
         max_indexed: int = MAX_INDEXED,
+        trusting: bool = True,
     ) -> None:
         self.n_match = n_match
         self.n_max = n_max
         self.n_min = min(n_min, n_max)
         self._index = NgramIndex(n_match)
         self._emptied = False
-        super().__init__(n_max, pool, max_indexed=max_indexed)
+        super().__init__(n_max, pool, max_indexed=max_indexed, trusting=trusting)
         self._reset(0)
 
     def _find(self, limit: int) -> list[int]:
@@ -60,16 +61,18 @@ class NgramMod(NgramDrafter):
             start = index.find(history, bytes(window[len(tokens) * size :]))
             if start < 0:
                 break
+            if not tokens:
+                self._copied_from(start + n)
             token = history[start + n]
             tokens.append(token)
             window += array("i", (token,)).tobytes()
         return tokens if len(tokens) >= self.n_min else []
 
-    def _find_in_pool(self, pool: Pool) -> list[int]:
+    def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.n_match:
-            return []
-        tokens = pool.continuation(self._history[-self.n_match :], self.n_max)
-        return tokens if len(tokens) >= self.n_min else []
+            return [], 0
+        tokens, match = pool.longest(self._last_tokens(self.n_match), self.n_match, self.n_max, 1)
+        return (tokens, match) if len(tokens) >= self.n_min else ([], 0)
 
     def _learn(self, offered: int, matched: int, refuted: bool) -> None:
         if not refuted or 4 * matched >= offered:

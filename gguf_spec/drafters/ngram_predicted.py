@@ -9,6 +9,8 @@ from functools import cached_property
 from gguf_spec.history import History
 
 _KEY = 3
+#: Somebody says that the text will come: that counts as much as this many tokens that agree.
+EXPECTED = 16
 _LONGEST_MATCH = 32
 _MOST_CANDIDATES = 64
 _NEAR = 32
@@ -46,6 +48,13 @@ class Follower:
         self._seen = start
         self._position = 0
         self._lost = False
+        self._since = 0  # where in the text the completion was found, if it is not lost
+        self._found = EXPECTED
+
+    @property
+    def match(self) -> int:
+        """Tokens that the completion has in common with the text up to where it stands."""
+        return 0 if self._lost else self._found + self._position - self._since
 
     def next(self, history: History, length: int) -> list[int]:
         """Up to ``length`` tokens that the text has after ``history``, which only grows."""
@@ -70,7 +79,14 @@ class Follower:
         if found < 0 and n > 1:
             found = self._near(history[-2:])
         if found >= 0:
-            self._position, self._lost = found, False
+            self._position = self._since = found
+            self._lost = False
+            last, tokens = history[-min(n, _LONGEST_MATCH) :], self.text.tokens[:found]
+            self._found = 0
+            for one, other in zip(reversed(last), reversed(tokens), strict=False):
+                if one != other:
+                    break
+                self._found += 1
 
     def _anywhere(self, history: History, n: int) -> int:
         """Position after the best match of at least three of the last ``n`` tokens, or -1."""

@@ -79,13 +79,28 @@ class Pool:
 
     def continuation(self, key: Sequence[int], length: int) -> list[int]:
         """Up to ``length`` tokens that followed the latest occurrence of ``key``; [] if none."""
-        found = self._find(key, 1)
+        return self.longest(key, len(key), length, 1)[0]
+
+    def longest(self, last: Sequence[int], n: int, length: int, most: int) -> tuple[list[int], int]:
+        """Of the ``most`` latest occurrences of the last ``n`` tokens of ``last``, the one before
+        which most of ``last`` agrees, of equals the latest: up to ``length`` tokens that followed
+        it, and how many agree. No tokens and 0 if there is none."""
+        found = self._find(last[-n:], most)
         if not len(found) or self._all is None:
-            return []
-        begin = int(found[-1]) + len(key)
-        end = int(self._ends[np.searchsorted(self._ends, begin, side="right")])
+            return [], 0
+        begin, match = int(found[-1]) + n, 0
+        for place in (found[::-1] + n).tolist():
+            text_start = int(self._ends[self._text_of(place) - 1]) if self._text_of(place) else 0
+            agrees = _agreement(self._all[max(place - len(last), text_start) : place], last)
+            if agrees > match:
+                begin, match = place, agrees
+        end = int(self._ends[self._text_of(begin)])
         tokens: list[int] = self._all[begin : min(end, begin + length)].tolist()
-        return tokens
+        return tokens, match
+
+    def _text_of(self, position: int) -> int:
+        """Which of the joined texts ``position`` lies in."""
+        return int(np.searchsorted(self._ends, position, side="right"))
 
     def followers(self, key: Sequence[int], most: int = 64) -> dict[int, int]:
         """How often which token followed the ``most`` latest occurrences of ``key``."""
@@ -135,6 +150,16 @@ class Pool:
         hashes = (sums[starts + n] - sums[starts]) * _powers(_FACTOR, size)[starts]
         order = np.argsort(hashes, kind="stable")
         return _Index(hashes[order], starts[order], inverse[:n])
+
+
+def _agreement(a: NDArray[np.int32], b: Sequence[int]) -> int:
+    """How many of the last tokens of both agree."""
+    n = 0
+    for one, other in zip(a[::-1].tolist(), reversed(b), strict=False):
+        if one != other:
+            break
+        n += 1
+    return n
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:

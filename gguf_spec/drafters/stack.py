@@ -7,13 +7,13 @@ without it: the target's cache and the text do not know of it.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.control.base import Controller, Offer, Round
 from gguf_spec.draft_sampling import DraftSampling
-from gguf_spec.drafters.base import Absent, Draft, Drafter, Rebuildable, StatesDrafter
+from gguf_spec.drafters.base import Absent, Draft, Drafter, Rebuildable, StatesDrafter, Unsure
 from gguf_spec.errors import GgufSpecError
 from gguf_spec.history import History
 from gguf_spec.recovery import DROUGHT, Recovery
@@ -39,23 +39,31 @@ class Stack:
         """The draft of the round in progress."""
         self.seconds = 0.0
         """Time that the drafters took since this was last set to 0."""
+        self.rollback_seconds = 0.0
+        """What the last round's draft took beside the decode: a checkpoint, and going back to it.
+        """
         self._drafter: int | None = None
         self._history = History()
         self._stats = SpecStats()
         self._n_prompt = 0
+        self._resting: frozenset[int] = frozenset()
+        self._reading: dict[int, float] | None = None
+        self._n_read = 0
         self._recoveries: list[Recovery] = []
 
     def start(self, stats: SpecStats) -> None:
         """A generation starts, whose events go into ``stats``."""
         self._stats = stats
-        self.seconds = 0.0
+        self.seconds = self.rollback_seconds = 0.0
         self._recoveries = [Recovery() for _ in self.drafters]
         self.no_draft()
 
     def reusable(self, prompt: Sequence[int], keep: int) -> int:
         """How many of ``keep`` cached tokens the target may keep for all drafters to see what they
-        miss; see ``StatesDrafter``."""
-        for i, drafter in enumerate(self.drafters):
+        miss; see ``StatesDrafter``. Those that rest in this generation miss all of it."""
+        self._resting = self.controller.resting(len(prompt), len(prompt) - keep)
+        self._reading, self._n_read = {}, 0
+        for i, drafter in self._awake():
             if isinstance(drafter, StatesDrafter):
                 try:
                     keep = max(min(drafter.reusable(prompt, keep), keep), 0)
@@ -66,7 +74,7 @@ class Stack:
     def begin(self, history: History) -> None:
         """The prompt stands in ``history``."""
         self._history, self._n_prompt = history, len(history)
-        for i, drafter in enumerate(self.drafters):
+        for i, drafter in self._awake():
             try:
                 drafter.begin(history)
             except Exception as error:
@@ -74,13 +82,18 @@ class Stack:
 
     def observe(self, target: ModelContext, run: Run) -> None:
         """The target has decoded ``run``."""
-        begun = perf_counter()
-        for i, drafter in enumerate(self.drafters):
+        first = begun = perf_counter()
+        for i, drafter in self._awake():
             try:
                 drafter.observe(target, run)
             except Exception as error:
                 self._drop(i, error)
-        self.seconds += perf_counter() - begun
+            if self._reading is not None:
+                now = perf_counter()
+                self._reading[i] = self._reading.get(i, 0.0) + now - begun
+                begun = now
+        self._n_read += len(run.tokens)
+        self.seconds += perf_counter() - first
 
     def propose(
         self,
@@ -93,8 +106,13 @@ class Stack:
         self.no_draft()
         for choice in self.controller.choose(limit):
             i, n_max = choice.drafter, min(choice.n_max, limit)
+            if i in self._resting:
+                continue
+            drafter = self.drafters[i]
             try:
-                made = self.drafters[i].draft(n_max, self.sampling.sampler(i))
+                if isinstance(drafter, Unsure):
+                    drafter.floor = choice.floor
+                made = drafter.draft(n_max, self.sampling.sampler(i))
                 tokens = legal(made.tokens[:n_max])
             except Exception as error:
                 self._drop(i, error)
@@ -122,7 +140,11 @@ class Stack:
     def accept(self, n_accepted: int) -> None:
         """The history has grown by ``n_accepted`` tokens of the draft and the target's next one."""
         begun = perf_counter()
-        for i, drafter in enumerate(self.drafters):
+        if self._reading is not None:  # the prompt has been read
+            for i, seconds in self._reading.items():
+                self.controller.prefilled(i, self._n_read, seconds)
+            self._reading = None
+        for i, drafter in self._awake():
             try:
                 drafter.accept(n_accepted)
             except Exception as error:
@@ -144,7 +166,15 @@ class Stack:
         ``Round``."""
         self.sampling.record(self._drafter, n_drafted, n_accepted)
         taken = self.seconds, decode_seconds
-        self.controller.record(Round(self._drafter, n_drafted, n_accepted, *taken, tokens, depth))
+        before, self.rollback_seconds = self.rollback_seconds, 0.0
+        self.controller.record(
+            Round(self._drafter, n_drafted, n_accepted, *taken, tokens, depth, before)
+        )
+
+    def _awake(self) -> Iterator[tuple[int, Drafter]]:
+        """The drafters that take part in this generation, with their numbers."""
+        resting = self._resting
+        return ((i, d) for i, d in enumerate(self.drafters) if i not in resting)
 
     def _rebuild(self, i: int) -> None:
         drafter = self.drafters[i]

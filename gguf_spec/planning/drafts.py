@@ -121,7 +121,7 @@ class Admission:
                 n_gpu = n_all if offer.n_gpu_layers is None else min(offer.n_gpu_layers, n_all)
                 yield _Place(rung, Placement(n_gpu_layers=n_gpu, devices=(name,)))
         if self._may_leave_gpus(offer):
-            words = "on the CPU" if self.machine.gpus else ""
+            words = "its weights on the CPU" if self.machine.gpus else ""
             for rung in offer.rungs:
                 yield _Place(rung, Placement(n_gpu_layers=0), words)
 

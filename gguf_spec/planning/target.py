@@ -172,8 +172,9 @@ def ways_out(ladder: Ladder, machine: Machine, wish: Wish) -> list[str]:
     if isinstance(wish.n_ctx, int) and ladder.lowest is not None:
         shorter = _shrunk(ladder, ladder.lowest, machine, wish)
         if shorter is not None:
-            quant = shorter.rung.info.quant
-            ways.append(f"-c {shorter.n_ctx} would fit ({quant})")
+            # Free memory changes from one moment to the next: not the very last token of it.
+            n_ctx = max(shorter.n_ctx * 31 // 32 // STEP * STEP, min(shorter.n_ctx, STEP))
+            ways.append(f"-c {n_ctx} would fit ({shorter.rung.info.quant})")
     if len(ladder.rungs) > 1:
         below = [rung for rung in ladder.rungs if rung not in (*ladder.upper, *ladder.lower)]
         for rung in below:

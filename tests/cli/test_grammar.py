@@ -124,6 +124,15 @@ def test_an_audit_says_what_it_found(tiny: Cli) -> None:
     assert result.err.endswith("audit: 20 tokens checked, token-identical\n")
 
 
+def test_residual_texts_are_not_audited(tiny: Cli) -> None:
+    """They are not the text of the seed, and nothing is broken."""
+    arguments = ("-p", "hello", "-n", "20", "--audit", "-d", DRAFT, "--verify", "residual")
+    assert tiny(*arguments).code == 0  # greedy: that text is the seed's
+    result = tiny(*arguments, "--temp", "1")
+    assert result.code == 2
+    assert (result.out, "hint: --verify match" in result.err) == ("", True)
+
+
 def test_a_broken_text_fails_the_audit(tiny: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Speculation that lets drafts through unseen, as a broken one would."""
     from gguf_spec import engine

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gguf_spec.cli.new_profile import Machine, profile_text, settled, wanted
+from gguf_spec.cli.new_profile import Machine, profile_text, settled, wanted, write_profile
 from gguf_spec.devices import Device
-from gguf_spec.errors import ProfileError
+from gguf_spec.errors import InputError, ProfileError
 from gguf_spec.memory import MemoryParams
 from gguf_spec.plan import plan
 from gguf_spec.plan_machine import Limits, sized_machine
@@ -100,6 +100,22 @@ def test_files_that_cannot_be_written(cli: Cli) -> None:
     Path("folder.toml").mkdir()
     assert cli("profiles", "new", "file/mine.toml").code == 3
     assert cli("profiles", "new", "folder.toml", "--force").code == 3
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")  # POSIX
+    mine = tmp_path / "mine.toml"
+    mine.write_text("mine", encoding="utf-8")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))
+    try:
+        for path, force in ((tmp_path / "new.toml", False), (mine, True)):
+            with pytest.raises(InputError, match="cannot be written: File too large"):
+                write_profile(path, 'description = "new"', force=force)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.glob("*.toml*")] == ["mine.toml"]
+    assert mine.read_text(encoding="utf-8") == "mine"
 
 
 def test_names_that_mean_something_else_are_said(cli: Cli) -> None:

@@ -92,6 +92,27 @@ def test_interrupt_anywhere_is_130(where: str) -> None:
 
 
 @posix
+def test_interrupt_inside_of_exec(tmp_path: Path) -> None:
+    """Which is where it falls while some import makes a dataclass."""
+    code = (
+        "import sys\n"
+        "import gguf_spec.profile\n"
+        "kill = 'import os, signal; os.kill(os.getpid(), signal.SIGINT)'\n"
+        "gguf_spec.profile.find_profiles = lambda: exec(kill) or []\n"
+        "sys.argv = ['gguf-spec', 'profiles', 'list']\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    (tmp_path / "interrupted.py").write_text(code, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
+@posix
 def test_interrupt_in_a_callback_of_libllama() -> None:
     code = (
         "import ctypes, os, signal, sys\n"

@@ -35,7 +35,7 @@ def test_list(cli: Cli) -> None:
     assert set(found) >= {"mine", "bad", "demo"}
     assert found["mine"]["description"] == "Mine"
     assert found["mine"]["model"].endswith("x.gguf")
-    assert found["demo"]["spec_types"] == ["ngram-map-k4v"]
+    assert found["demo"]["spec_types"] == ["auto"]
     assert found["bad"]["error"]
     text = cli("profiles", "list").out
     assert re.search(r"^mine +Mine$", text, re.MULTILINE)

@@ -356,6 +356,27 @@ def test_the_rule_of_verification_is_told(tiny: Cli) -> None:
     )
 
 
+def test_exact_is_not_combined_with_what_is_not(tiny: Cli) -> None:
+    arguments = ("-p", "hello", "-n", "2", "-c", "64", "--exact", "-d", DRAFT, "--temp", "1")
+    result = tiny(*arguments, "--verify", "residual")
+    assert result.code == 2
+    assert (
+        result.err == 'error: --verify: verify "residual" does not keep the text, and exact is on\n'
+    )
+    result = tiny(*arguments, "--set", "target.flash_attn=off")
+    assert result.code == 2
+    assert 'flash_attn is "off", and spec.exact needs it' in result.err
+    report = tiny(*arguments, "--verify", "auto", "--json").json
+    assert report["spec"]["exactness"] == "seed-exact"
+
+
+def test_kept_costs_in_tiny_contexts(cli: Cli) -> None:
+    """Kept measurements are checked with no wider batches than the context takes."""
+    arguments = ("run", TARGET, "-t", "1", "--raw", "-p", "a", "-n", "2")
+    for n_ctx in ("3", "3", "2", "2"):
+        assert cli(*arguments, "-c", n_ctx).code == 0
+
+
 def test_residual_text_is_repeated_by_its_seed(tiny: Cli) -> None:
     arguments = ("-p", "hello", "-n", "40", "--json", "--temp", "1", "--seed", "7", "-d", DRAFT)
     arguments += ("--verify", "residual")
@@ -368,6 +389,9 @@ def test_a_rule_that_has_nothing_to_do_is_said(tiny: Cli) -> None:
     arguments = ("-p", "hello", "-n", "2", "-d", DRAFT, "--set", "spec.draft_sampling=greedy")
     assert "are matched" in tiny(*arguments, "--verify", "residual").err
     assert tiny(*arguments).err == ""
+    arguments = ("-p", "hello", "-n", "2", "--spec-type", "ngram-simple")
+    assert "are matched" in tiny(*arguments, "--verify", "residual").err
+    assert tiny(*arguments, "--verify", "auto").err == ""
     result = tiny("-p", "hello", "--verify", "mach")
     assert result.code == 2
     assert "none of match, residual, auto" in result.err

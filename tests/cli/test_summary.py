@@ -63,3 +63,14 @@ def test_80_columns_hold_whatever_has_drafted() -> None:
             assert max(map(len, text.splitlines())) <= 80
             assert text.count("1234/2000") == n
             assert all(kind in text for kind in TYPES[:n])
+
+
+def test_a_pause_is_told_without_its_figures() -> None:
+    told = report("ngram-simple", types=("ngram-simple", "draft-mtp"))
+    reasons = "draft-mtp pauses: a draft of 2 takes 2.1; draft-simple rests for this answer: slow"
+    told["spec"]["control"] = {"enabled": True, "cost": {}, "paused": reasons}
+    line = " ".join(answer_line(told).split())
+    assert "by ngram-simple · draft-mtp pauses, draft-simple rests for this answer · cut" in line
+    assert max(map(len, answer_line(told).splitlines())) <= 80
+    told["spec"]["control"]["paused"] = None
+    assert "pauses" not in answer_line(told)

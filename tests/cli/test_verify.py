@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,7 @@ def test_broken_is_exit_code_1(verify: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         (("--depth", "0"), 2),
         (("--depth", "x"), 2),
         (("--depth", "300", "-c", "300"), 2),
+        (("--depth", "237", "-c", "300"), 2),
         (("-m", "absent.gguf"), 3),
     ],
 )
@@ -83,6 +85,22 @@ def test_bad_input(verify: Cli, arguments: tuple[str, ...], code: int) -> None:
 
 
 def test_a_tiny_context(verify: Cli) -> None:
-    result = verify("-c", "20", "-n", "4", "--json")
+    """Where no text can be compared there is no verdict."""
+    for more in ((), ("--exact",)):
+        result = verify("-c", "28", "-n", "4", "--json", *more)
+        assert result.code == 0
+        assert result.json["verdict"] == "token-identical"
+        assert result.json["spec_types"][0]["tokens"] > 0
+        assert (result.json["exact_cost"] is not None) == bool(more)
+        for n_ctx in ("1", "3", "20"):
+            result = verify("-c", n_ctx, "--json", *more)
+            assert result.code == 2
+            assert "-c 123 would hold it" in result.json["error"]["hint"]
+
+
+def test_what_cannot_be_remembered_is_told_nevertheless(verify: Cli, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    result = verify("-n", "4", "-c", "64", "--json")
     assert result.code == 0
     assert result.json["verdict"] == "token-identical"
+    assert "not remembered: " in result.err

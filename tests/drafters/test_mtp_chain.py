@@ -168,6 +168,13 @@ def test_no_longer_than_the_chain_and_no_longer_than_asked(files: dict[bool, Pat
         assert len(short._seen) == 2
 
 
+def test_a_chain_that_is_never_asked(files: dict[bool, Path]) -> None:
+    with bench("draft-mtp", 0, files[True]) as made:
+        sequence = made.open([made.drafter()], [0])
+        made.answer(sequence, prompt(20), n=10)
+        assert (made.drafted, sequence.progress.spec.events) == (0, [])
+
+
 def test_a_head_that_is_not_there_is_refused(files: dict[bool, Path]) -> None:
     with bench("draft-mtp", 3, files[True]) as made:
         for head in (-1, 3):

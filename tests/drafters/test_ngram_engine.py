@@ -15,6 +15,7 @@ from gguf_spec.drafters.ngram_mod import NgramMod
 from gguf_spec.drafters.pool import Pool
 from gguf_spec.engine import Engine, SequenceState
 from gguf_spec.stats import SpecStats
+from tests.grids import lengths_of
 from tests.test_engine import plain, prompt_for, request, run_all
 from tests.toy import ToyContext
 
@@ -57,7 +58,7 @@ def test_equals_plain_decoding_and_is_accepted(name: str, removes: bool) -> None
         wanted = request(seed, prompt=echo_prompt(seed))
         hot = request(seed, prompt=wanted.prompt[:-3], temperature=0.8)  # type: ignore[arg-type]
         expected = plain(wanted), plain(hot)
-        for length in LENGTHS:
+        for length in lengths_of(LENGTHS, seed, removes):
             engine = Engine(ToyContext(seed, removes_tail=removes))
             sequence = open_stack(engine, STACKS[name], None, length)
             assert run_all(engine, [(sequence, wanted)])[0] == expected[0]
@@ -84,7 +85,7 @@ def test_three_sequences_equal_plain_decoding(name: str, removes: bool) -> None:
             for i in range(3)
         ]
         expected = [plain(w) for w in wanted]
-        for length in LENGTHS:
+        for length in lengths_of(LENGTHS, seed, removes):
             engine = Engine(ToyContext(seed, n_seq_max=3, removes_tail=removes))
             sequences = [open_stack(engine, STACKS[name], None, length) for _ in wanted]
             assert run_all(engine, list(zip(sequences, wanted, strict=True))) == expected

@@ -170,7 +170,7 @@ def test_a_draft_model_takes_a_lower_quantization_then_the_cpu() -> None:
     smaller = [admitted(need - step * MIB) for step in range(1, int(need / MIB))]
     assert any(bundle.rung.info.quant == "Q4_K" for bundle in smaller)
     assert smaller[-1].placement.n_gpu_layers == 0
-    assert "on the CPU" in smaller[-1].changes
+    assert "its weights on the CPU" in smaller[-1].changes
     assert not any(item.device == "CUDA0" and item.kind == "weights" for item in smaller[-1].items)
 
 

@@ -1,0 +1,185 @@
+"""What is known of a drafter that costs time: how long it takes, how good it is, if it rests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gguf_spec.control.acceptance import PositionChances
+from gguf_spec.control.costs import CostCurve
+
+PROBE_ROUNDS = 3
+FIRST_PAUSE = 64  # tokens
+_LONGEST_PAUSE = 384
+_STAY = 1.05  # another length than the last has to be this much better
+_DOUBT = 3.0
+_THINK_ROUNDS = 4
+_RATE = 0.2  # what a new time weighs
+_BACKLOG = 16  # unread tokens that a draft may have to read without being called slow
+_LONGEST_REST = 16  # requests
+
+
+@dataclass(slots=True)
+class Plan:
+    """A length of draft, the tokens that the round is expected to yield, and how much faster that
+    is than plain decoding."""
+
+    length: int = 0
+    tokens: float = 1.0
+    speed: float = 0.0
+
+
+@dataclass(slots=True)
+class Requests:
+    """What a drafter's reading of prompts costs and what its drafts bring, request by request.
+
+    ``reading`` and ``gain`` are seconds per token of the prompt and of the answer. ``resting``: it
+    does not take part in the request in progress, of which there have been ``rested`` in a row.
+    """
+
+    reading: float | None = None
+    gain: float | None = None
+    won: float = 0.0
+    resting: bool = False
+    rested: int = 0
+    most: int = 1
+    reason: str | None = None
+
+    def close(self, n_tokens: int) -> None:
+        """A request has ended, with an answer of ``n_tokens``."""
+        if n_tokens and not self.resting:
+            gain = self.won / n_tokens
+            self.gain = gain if self.gain is None else self.gain + 0.5 * (gain - self.gain)
+        self.won = 0.0
+
+    def decide(self, cost: float, usual: float) -> bool:
+        """Whether to rest in the next request, whose prompt takes ``cost`` seconds, if answers have
+        ``usual`` tokens. After 1, 2, 4 … 16 such requests it has another chance."""
+        gain = max(self.gain or 0.0, 0.0) * usual
+        pays = self.gain is None or cost <= gain
+        if pays:
+            self.most = 1
+        elif self.rested >= self.most:
+            self.most = min(2 * self.most, _LONGEST_REST)
+            pays = True
+        self.rested = 0 if pays else self.rested + 1
+        self.resting = not pays
+        self.reason = (
+            None
+            if pays
+            else (
+                f"rests for this answer: reading the prompt would take {_duration(cost)}, and its "
+                f"drafts win {_duration(gain)} in a usual answer of {usual:.0f} tokens"
+            )
+        )
+        return self.resting
+
+
+@dataclass(slots=True)
+class Paying:
+    """A drafter that takes time. ``seconds`` of drafting by length; ``unread`` tokens of the text
+    that it has not seen, ``reading`` seconds for each of them; one that ``follows`` the target has
+    seen all."""
+
+    name: str
+    floor: int
+    lengths: tuple[int, ...]
+    chances: PositionChances
+    follows: bool = False
+    seconds: dict[int, float] = field(default_factory=dict)
+    probes: int = PROBE_ROUNDS
+    resume_at: int = 0
+    pause: int = FIRST_PAUSE
+    last_length: int = 0
+    reason: str | None = None
+    plan: Plan | None = None
+    age: int = 0
+    unread: int = 0
+    reading: float | None = None
+    requests: Requests = field(default_factory=Requests)
+
+    def possible(self, limit: int) -> list[int]:
+        """The lengths of draft up to ``limit``, ascending, that are told apart."""
+        lengths = [k for k in self.lengths if k < limit]
+        if not lengths or lengths[-1] < self.lengths[-1]:
+            lengths.append(min(limit, self.lengths[-1]))
+        return lengths
+
+    def best(
+        self, lengths: Sequence[int], curve: CostCurve, depth: int, rollback: dict[int, float]
+    ) -> Plan:
+        """The best of ``lengths``. It is thought over every few rounds: one changes little."""
+        known = self.plan
+        if known is not None and self.age < _THINK_ROUNDS and known.length <= lengths[-1]:
+            self.age += 1
+            return known
+        base = curve.base
+        assert base is not None
+        best, stay = Plan(), Plan()
+        for k, tokens in zip(lengths, self.chances.expected(lengths), strict=True):
+            if k < self.floor:
+                continue
+            extra = seconds_of(self.seconds, k) + seconds_of(rollback, k)
+            speed = tokens / (curve.ratio(k + 1, depth) + extra / base)
+            if speed > best.speed:
+                best = Plan(k, tokens, speed)
+            if k == self.last_length:
+                stay = Plan(k, tokens, speed)
+        self.plan = stay if stay.speed * _STAY > best.speed else best
+        self.age = 0
+        return self.plan
+
+    def backlog(self, curve: CostCurve, depth: int) -> float:
+        """Seconds that reading what it has missed will take. The first time that is a guess: its
+        batches gain what those of the target gain, and it takes as long as the target at most."""
+        if self.unread <= _BACKLOG or self.follows:
+            return 0.0
+        reading = self.reading
+        if reading is None:
+            single = seconds_of(self.seconds, 1) if self.seconds else curve.base or 0.0
+            reading = single * curve.ratio(64, depth) / 64
+        return reading * self.unread
+
+    def learn(self, n_drafted: int, took: float) -> None:
+        """It ``took`` so many seconds to draft, and to read what it had missed."""
+        if self.unread > _BACKLOG and not self.follows:
+            rate = max(took - seconds_of(self.seconds, n_drafted), 0.0) / self.unread
+            self.reading = (
+                rate if self.reading is None else self.reading + 0.5 * (rate - self.reading)
+            )
+        else:
+            learn_seconds(self.seconds, n_drafted, took)
+        self.unread = 0
+
+    def rest(self, now: int, reason: str) -> None:
+        """Do not ask for a while; afterwards look again, with what was learned in doubt."""
+        self.resume_at = now + self.pause
+        self.pause = min(2 * self.pause, _LONGEST_PAUSE)
+        self.probes = PROBE_ROUNDS
+        self.reason = f"{self.name} {reason}"
+        self.chances.doubt(_DOUBT)
+        self.plan = None
+
+
+def learn_seconds(seconds: dict[int, float], n: int, took: float) -> None:
+    """Remember that a draft of ``n`` tokens ``took`` seconds."""
+    before = seconds.get(n)
+    seconds[n] = took if before is None else before + _RATE * (took - before)
+
+
+def seconds_of(seconds: dict[int, float], n: int) -> float:
+    """The time of a draft of ``n`` tokens, from that of the nearest lengths known."""
+    if n in seconds:
+        return seconds[n]
+    if n <= 0 or not seconds:
+        return 0.0
+    near = sorted(seconds, key=lambda k: abs(k - n))[:2]
+    if len(near) == 1:
+        return seconds[near[0]] * (n + 1) / (near[0] + 1)
+    a, b = sorted(near)
+    slope = max((seconds[b] - seconds[a]) / (b - a), 0.0)
+    return max(seconds[a] + slope * (n - a), 0.0)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1.0 else f"{1000 * seconds:.0f} ms"

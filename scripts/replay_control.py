@@ -1,0 +1,103 @@
+"""Recorded answers said again: automatic drafting beside fixed settings, without a model.
+
+    scripts/replay_control.py [--streams FILE] [--costs NAME …]
+
+For each text the speed over plain decoding of ``auto``, in a first request and in a second of the
+same kind, of the best of llama.cpp's n-gram types at their defaults, and of the best of a sweep.
+FILE has {model: {name: {"prompt": [token …], "tokens": [token …]}}}; the recorded ones of two small
+models are in tests/control. NAMEs are cost curves of tests/control/replay.py; by default the
+model's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gguf_spec.control import FixedPolicy, Hints
+from gguf_spec.drafters.ngram import NgramSimple
+from gguf_spec.drafters.ngram_base import NgramDrafter
+from gguf_spec.drafters.ngram_cache import NgramCache
+from gguf_spec.drafters.ngram_longest import LongestMatch
+from gguf_spec.drafters.ngram_map import NgramMapK, NgramMapK4V
+from gguf_spec.drafters.ngram_mod import NgramMod
+from gguf_spec.drafters.ngram_registry import AUTO_SIZES
+from tests.control.replay import (
+    CURVES,
+    Outcome,
+    Stream,
+    adaptive,
+    best_of,
+    cost_of,
+    known_curve,
+    replay,
+    streams,
+)
+
+DEFAULTS: dict[str, tuple[Callable[[], NgramDrafter], int]] = {
+    "ngram-simple": (NgramSimple, 48),
+    "ngram-map-k": (NgramMapK, 48),
+    "ngram-map-k4v": (NgramMapK4V, 48),
+    "ngram-mod": (NgramMod, 64),
+    "ngram-cache": (NgramCache, 8),
+}
+SWEEP = [(n, m) for n in (1, 2, 3, 4, 5, 8, 12) for m in (2, 4, 8, 16, 24, 48)]
+
+
+def main() -> None:
+    """Print one line for each text."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--streams", type=Path, help="recorded texts (default: the tests')")
+    parser.add_argument("--costs", nargs="*", choices=sorted(CURVES), help="cost curves")
+    options = parser.parse_args()
+    shares = []
+    for model, texts in recorded(options.streams).items():
+        for costs in options.costs or [model if model in CURVES else "smollm2"]:
+            for name, stream in texts.items():
+                shares.append(line(f"{model:8} {costs:8} {name:9}", stream, costs))
+    print(f"first requests: {fmean(shares):.3f} of the best fixed settings")
+
+
+def recorded(path: Path | None) -> dict[str, dict[str, Stream]]:
+    """The texts by model and name."""
+    if path is None:
+        return {model: streams(model) for model in ("smollm2", "gemma3")}
+    read = json.loads(path.read_text(encoding="utf-8"))
+    return {
+        model: {name: Stream(one["prompt"], one["tokens"]) for name, one in texts.items()}
+        for model, texts in read.items()
+    }
+
+
+def line(title: str, stream: Stream, costs: str) -> float:
+    """Print how ``stream`` goes; the share of the best fixed setting in a first request."""
+    cost = cost_of(costs)
+
+    def fixed(drafter: NgramDrafter, longest: int) -> Outcome:
+        return replay(stream, [drafter], FixedPolicy([longest]), cost)
+
+    defaults = {kind: fixed(make(), longest) for kind, (make, longest) in DEFAULTS.items()}
+    swept = {f"{n}/{m}": fixed(NgramSimple(n, m), m) for n, m in SWEEP}
+    controller = adaptive([LongestMatch(*AUTO_SIZES)], [AUTO_SIZES[1]], known_curve(cost))
+    speeds = []
+    for _ in range(2):
+        controller.begin(Hints())
+        outcome = replay(stream, [LongestMatch(*AUTO_SIZES)], controller, cost, noise=0.05)
+        speeds.append(outcome.speed)
+    kind, default = best_of(defaults)
+    setting, best = best_of(swept)
+    print(
+        f"{title} auto {speeds[0]:5.2f} {speeds[1]:5.2f}   {kind:13} {default:5.2f}   "
+        f"ngram-simple {setting:5} {best:5.2f}"
+    )
+    return speeds[0] / max(best, default, 1.0)
+
+
+if __name__ == "__main__":
+    main()

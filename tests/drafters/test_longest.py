@@ -1,0 +1,168 @@
+"""The n-gram drafts that a controller judges: the longest match, wherever it is."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gguf_spec.drafters.ngram import NgramSimple
+from gguf_spec.drafters.ngram_base import LONGEST_MATCH, MAX_INDEXED, NgramDrafter
+from gguf_spec.drafters.ngram_longest import LongestMatch
+from gguf_spec.drafters.ngram_map import NgramMapK, NgramMapK4V
+from gguf_spec.drafters.ngram_mod import NgramMod
+from gguf_spec.drafters.ngram_registry import AUTO_SIZES, make_ngram, ngram_ceiling
+from gguf_spec.drafters.pool import Pool
+from gguf_spec.history import History
+from gguf_spec.profile_schema import Spec
+from gguf_spec.sampling import Sampler, SamplingParams
+
+SAMPLER = Sampler(SamplingParams())
+
+
+def drafted(drafter: NgramDrafter, text: list[int], limit: int = 8) -> tuple[list[int], int]:
+    drafter.begin(History(text))
+    draft = drafter.draft(limit, SAMPLER)
+    return list(draft.tokens), draft.match
+
+
+def test_the_longest_match_wins_over_the_latest() -> None:
+    text = [1, 2, 3, 4, 5, 6, 9, 9, 4, 5, 7, 8, 1, 2, 3, 4, 5]
+    assert drafted(LongestMatch(2, 3), text) == ([6, 9, 9], 5)
+    assert drafted(LongestMatch(2, 3), text[6:]) == ([7, 8, 1], 2)
+
+
+def test_of_equal_matches_the_latest_is_taken() -> None:
+    assert drafted(LongestMatch(2, 1), [1, 2, 3, 1, 2, 4, 8, 1, 2]) == ([4], 2)
+
+
+def test_a_text_that_repeats_itself_is_repeated_on() -> None:
+    tokens, match = drafted(LongestMatch(2, 8), [7, 1, 2, 3, 1, 2, 3])
+    assert tokens == [1, 2, 3, 1, 2, 3, 1, 2]
+    assert match == 3
+
+
+def test_one_token_that_differs_does_not_end_a_long_match() -> None:
+    copied = list(range(10, 40))
+    text = [*copied, 90, 91, 92, 1, *copied[:20], 99]
+    tokens, match = drafted(LongestMatch(2, 3), [*text, *copied[21:23]])
+    assert tokens == copied[23:26]
+    assert match > 2
+    drafter = LongestMatch(2, 3)
+    history = History(text[:-1])
+    drafter.begin(history)
+    assert list(drafter.draft(3, SAMPLER).tokens) == copied[20:23]
+    history.extend([99])
+    drafter.accept(0)
+    draft = drafter.draft(3, SAMPLER)
+    assert (list(draft.tokens), draft.match > 0) == (copied[21:24], True), "behind the other token"
+
+
+def test_nothing_known_nothing_offered() -> None:
+    for text in ([], [1], [1, 2], [1, 2, 3, 4, 5]):
+        assert drafted(LongestMatch(2, 4), text) == ([], 0)
+
+
+@given(st.lists(st.integers(0, 3), max_size=120), st.integers(1, 6))
+def test_asked_in_every_round_or_once_the_match_is_true(text: list[int], step: int) -> None:
+    """What it says of its match holds: so many tokens before the draft agree with some place that
+    goes on as the draft does. Followed from round to round it is no shorter than looked up anew."""
+    drafter, history = LongestMatch(2, 6), History()
+    drafter.begin(history)
+    for begin in range(0, len(text), step):
+        history.extend(text[begin : begin + step])
+        draft = drafter.draft(6, SAMPLER)
+        drafter.accept(0)
+        said = history[:]
+        fresh = drafted(LongestMatch(2, 6), said)
+        assert bool(draft.tokens) >= bool(fresh[0])
+        assert draft.match <= max(LONGEST_MATCH, len(said))
+        if draft.tokens and draft.match >= 16:
+            n = 8
+            assert any(
+                said[place - n : place] == said[-n:] and said[place] == draft.tokens[0]
+                for place in range(n, len(said))
+            )
+
+
+def test_a_history_that_shrank_is_read_again() -> None:
+    drafter, history = LongestMatch(2, 3), History([1, 2, 3, 4, 1, 2])
+    drafter.begin(history)
+    assert list(drafter.draft(3, SAMPLER).tokens) == [3, 4, 1]
+    history.truncate(2)
+    history.extend([5, 6, 1, 2])
+    assert list(drafter.draft(3, SAMPLER).tokens) == [5, 6, 1]
+
+
+def test_a_long_history_is_indexed_in_part() -> None:
+    drafter = LongestMatch(2, 3, max_indexed=8)
+    text = [1, 2, 3, *range(10, 31), 4, 5, 6, 7, 4, 5]
+    assert drafted(drafter, text) == ([6, 7, 4], 2)
+    assert drafted(LongestMatch(2, 3, max_indexed=8), [*text, 1, 2]) == ([], 0)
+    assert drafted(LongestMatch(2, 3, max_indexed=MAX_INDEXED), [*text, 1, 2])[0] == [3, 10, 11]
+
+
+def test_the_pool_competes_by_its_match() -> None:
+    pool = Pool()
+    pool.add([8, 1, 2, 3, 4, 5, 6])
+    pool.add([9, 4, 7, 7])
+    assert drafted(LongestMatch(2, 3, pool), [3, 4, 8, 8, 1, 2, 3, 4]) == ([5, 6], 5)
+    assert drafted(LongestMatch(2, 3, pool), [0, 3, 4, 8, 0, 3, 4])[1] == 3
+    assert drafted(LongestMatch(2, 3, pool), [1, 1, 9, 4]) == ([7, 7], 2)
+
+
+def test_the_match_in_a_pool_ends_where_its_text_begins() -> None:
+    pool = Pool()
+    pool.add([1, 2, 3])
+    pool.add([4, 5, 6])
+    assert pool.longest([2, 3, 4, 5], 2, 4, 8) == ([6], 2)
+    assert pool.longest([7, 4, 5], 2, 4, 8) == ([6], 2)
+    assert pool.longest([1, 2], 2, 4, 8) == ([3], 2)
+    assert pool.longest([5, 6], 2, 4, 8) == ([], 0)
+    assert Pool().longest([5, 6], 2, 4, 8) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", [NgramSimple, NgramMapK, NgramMapK4V])
+def test_the_other_types_say_their_match_where_somebody_wants_it(kind: type) -> None:
+    text = [*range(50, 80), *range(5, 40), *range(57, 62)]
+    for trusting, match in ((True, 0), (False, 5)):
+        tokens, said = drafted(kind(2, 4, trusting=trusting), text)
+        assert (tokens[:2], said) == ([62, 63], match)
+
+
+def test_the_chain_says_the_match_of_its_first_token() -> None:
+    text = [*range(50, 80), *range(5, 40), *range(57, 62)]
+    assert drafted(NgramMod(2, 2, 4, trusting=False), text) == ([62, 63, 64, 65], 5)
+
+
+def test_who_is_judged_holds_nothing_back() -> None:
+    """A key that was wrong five times is offered a sixth time, in full length."""
+    for trusting in (True, False):
+        drafter = NgramMapK(2, 4, trusting=trusting)
+        history = History([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2])
+        drafter.begin(history)
+        lengths = []
+        for i in range(5):
+            lengths.append(len(drafter.draft(4, SAMPLER).tokens))
+            history.extend([30 + i, 40 + i, 50 + i, 60 + i, 70 + i, 1, 2])
+            drafter.accept(0)
+        assert (lengths == [4] * 5) is not trusting, lengths
+
+
+def test_auto_has_sizes_of_its_own_unless_the_profile_sets_them() -> None:
+    auto = make_ngram("ngram-simple", Spec())
+    assert isinstance(auto, LongestMatch)
+    assert (auto.size_n, auto.size_m) == AUTO_SIZES
+    assert ngram_ceiling("ngram-simple", Spec()) == AUTO_SIZES[1]
+    own = Spec.model_validate({"ngram-simple": {"size_n": 5, "size_m": 20}})
+    auto = make_ngram("ngram-simple", own)
+    assert isinstance(auto, LongestMatch)
+    assert (auto.size_n, auto.size_m, ngram_ceiling("ngram-simple", own)) == (5, 20, 20)
+
+
+@pytest.mark.parametrize("values", [{"types": ["ngram-simple"]}, {"control": False}])
+def test_named_types_and_fixed_drafts_are_those_of_llama_cpp(values: dict[str, object]) -> None:
+    spec = Spec.model_validate(values)
+    made = make_ngram("ngram-simple", spec)
+    assert isinstance(made, NgramSimple)
+    assert (made.size_n, made.size_m, ngram_ceiling("ngram-simple", spec)) == (12, 48, 48)
