@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gguf_spec.backend import MemoryAccount
 from gguf_spec.errors import NoFitError
 from gguf_spec.header import ModelInfo
+from gguf_spec.hidden_states import ASSISTANT_ARCH
 from gguf_spec.memory import CPU, MemoryParams
 from gguf_spec.plan import plan
 from gguf_spec.plan_machine import Limits, this_machine
@@ -60,7 +61,9 @@ def fit(
     """
     machine = _machine(profile)
     by_type = {draft.spec_type: draft for draft in drafts}
-    offers = [_offer(kind, n_max, by_type.get(kind)) for kind, n_max in ceilings.items()]
+    offers = [
+        _offer(kind, n_max, by_type.get(kind), profile.target) for kind, n_max in ceilings.items()
+    ]
     made = plan([Rung(ref, target)], machine, _wish(profile, machine, loras), offers, one=False)
     if not made.fits:
         raise _no_fit(made, ref)
@@ -119,7 +122,7 @@ def _overrides(texts: Iterable[str], machine: Machine) -> Iterable[tuple[str, st
         yield pattern, buffer if buffer in names else CPU
 
 
-def _offer(kind: str, n_max: int, draft: DraftSetup | None) -> DraftOffer:
+def _offer(kind: str, n_max: int, draft: DraftSetup | None, target: Target) -> DraftOffer:
     if draft is None:
         return DraftOffer(kind, n_max=n_max)
     settings = draft.settings
@@ -127,15 +130,18 @@ def _offer(kind: str, n_max: int, draft: DraftSetup | None) -> DraftOffer:
     layers = settings.n_gpu_layers
     n_ubatch = settings.n_ubatch
     fixed = {"types"} if {"type_k", "type_v"} & given else set[str]()
+    types, n_ctx = (settings.type_k, settings.type_v), settings.n_ctx
+    if draft.info.arch == ASSISTANT_ARCH:  # its cache is the target's
+        types, n_ctx, fixed = (target.type_k, target.type_v), "auto", {"types"}
     return DraftOffer(
         kind,
         (Rung(draft.ref, draft.info),),
         inside=draft.inside,
         n_max=n_max,
         n_ubatch=n_ubatch if isinstance(n_ubatch, int) else usual_ubatch(kind),
-        type_k=settings.type_k,
-        type_v=settings.type_v,
-        n_ctx=settings.n_ctx if isinstance(settings.n_ctx, int) else None,
+        type_k=types[0],
+        type_v=types[1],
+        n_ctx=n_ctx if isinstance(n_ctx, int) else None,
         n_gpu_layers=layers if isinstance(layers, int) and layers >= 0 else None,
         devices=settings.devices,
         fixed=frozenset(fixed | ({"n_ubatch"} if isinstance(n_ubatch, int) else set())),

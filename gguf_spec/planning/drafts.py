@@ -73,7 +73,7 @@ class Admission:
             bundle = self._largest(offer, place)
             return Verdict(offer, bundle, {}, _admitted(bundle))
         if not refused:
-            return Verdict(offer, None, {}, "its cache types are not possible with this model")
+            return Verdict(offer, None, {}, "cannot have these cache types")
         least = min(refused, key=lambda one: summed(self._missing(one)))
         missing = self._missing(least)
         return Verdict(offer, None, missing, self._refused(least, missing), least)
