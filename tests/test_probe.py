@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -135,13 +136,14 @@ def test_a_draft_takes_what_the_probe_says(tiny: Path, kind: str, file: str | No
     own = tiny / f"{file}.gguf" if file else path
     is_block = kind in ("draft-dflash", "draft-dspark")
     form = block_format(read_header(own)) if is_block else None
-    with LlamaModel(path, params) as model, LlamaContext(model, SMALL) as target:
-        with LlamaModel(own, params) as other, ExitStack() as stack:
-            drafting = other if file else model
-            sizes = head_params(kind, drafting, target, form, n_max=4)
-            context = ContextParams(512, n_batch=32, n_ubatch=32, **sizes)
-            made = stack.enter_context(LlamaContext(drafting, context))
-            live = memory_breakdown(model.lib, made.handle)
+    with ExitStack() as stack:
+        model = stack.enter_context(LlamaModel(path, params))
+        target = stack.enter_context(LlamaContext(model, SMALL))
+        drafting = stack.enter_context(LlamaModel(own, params)) if file else model
+        sizes = head_params(kind, drafting, target, form, n_max=4)
+        context = ContextParams(512, n_batch=32, n_ubatch=32, **sizes)
+        made = stack.enter_context(LlamaContext(drafting, context))
+        live = memory_breakdown(model.lib, made.handle)
     wanted = replace(context, other=None)
     draft_model = asked(own, params) if file else None
     draft = ProbeDraft(draft_model, wanted, on_target="other" in sizes)

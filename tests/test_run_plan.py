@@ -112,7 +112,7 @@ def test_a_draft_is_loaded_as_it_was_admitted(on: Any) -> None:
     assert smaller.ceilings == (bundle.n_max,)
     assert draft.settings.n_ubatch == bundle.params.n_ubatch < 512
     with Session(smaller) as session:
-        (context,) = session._draft_contexts
+        (context,) = list(session.draft_contexts.values())
         assert context.n_ubatch == bundle.params.n_ubatch
         assert session.warnings == []
 
