@@ -41,7 +41,7 @@ def test_each_loads_and_is_found_by_its_name(path: Path) -> None:
     profile = load_profile(path)
     assert profile.description
     assert (profile.target.model is None) == (path in BASES)
-    assert set(profile.spec.types) <= {*AVAILABLE_TYPES, "none"}
+    assert set(profile.spec.types) <= {*AVAILABLE_TYPES, "none", "auto"}
     assert load_profile(path.stem, search=[path.parent]) == profile
     assert path.stem in {found.name for found in find_profiles(search=[path.parent])}
 

@@ -28,7 +28,7 @@ class LongestMatch(NgramDrafter):
     def __init__(
         self,
         size_n: int = 2,
-        size_m: int = 63,
+        size_m: int = 47,
         pool: Pool | None = None,
         *,
         max_indexed: int = MAX_INDEXED,

@@ -17,7 +17,7 @@ METHODS = (
 DEFAULT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
 #: The longest drafts of n-gram types with the parameters that profiles have by default.
 NGRAM_N_MAX = {
-    "ngram-simple": 48,
+    "ngram-simple": 48,  # of auto one less
     "ngram-map-k": 48,
     "ngram-map-k4v": 48,
     "ngram-mod": 64,

@@ -169,7 +169,8 @@ def test_it_is_planned_for_the_machine(
     assert said in text
     assert "CUDA0: A \\x1b card, " in text
     assert "Old card: this llama-cpp-python cannot use it" in text
-    assert max(len(line) for line in text.splitlines()) <= 100
+    # A path is as long as it is.
+    assert max(len(line) for line in text.splitlines() if " = " not in line) <= 100
 
 
 def test_a_draft_without_memory_is_left_out(tmp_path: Path) -> None:

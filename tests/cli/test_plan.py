@@ -233,4 +233,6 @@ def test_constants_that_help_texts_cannot_wait_for() -> None:
     from gguf_spec.profile_schema import Spec
 
     assert set(CACHE_TYPES) == set(KV_TYPES)
-    assert {kind: ngram_ceiling(kind, Spec()) for kind in NGRAM_N_MAX} == NGRAM_N_MAX
+    named = Spec(types=tuple(NGRAM_N_MAX))
+    assert {kind: ngram_ceiling(kind, named) for kind in NGRAM_N_MAX} == NGRAM_N_MAX
+    assert ngram_ceiling("ngram-simple", Spec()) <= NGRAM_N_MAX["ngram-simple"]
