@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from gguf_spec.header import ModelInfo, read_model
 from gguf_spec.pairing import ROLE_TYPES, check_pair, offers
 from gguf_spec.pairing_hints import made_for
 from gguf_spec.siblings import search
+
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 
 
 def describe(info: ModelInfo) -> dict[str, Any]:
@@ -36,11 +39,43 @@ def describe(info: ModelInfo) -> dict[str, Any]:
         "header_bytes": info.header_bytes,
         "file_bytes": info.file_bytes,
         "size_check": info.size_check,
+        "tensor_bytes": tensor_bytes(info),
         "parts": list(info.files),
         "spec_types": list(info.spec_types),
         "draft_types": {offer.type: [offer.how, offer.reason] for offer in offers(info)},
         "made_for": _made_for(info),
     }
+
+
+def tensor_bytes(info: ModelInfo) -> dict[str, int]:
+    """Bytes of the tensors by what they do, parts that are there only. ``draft`` are the layers
+    behind the trunk (MTP), ``recurrent`` are state space and linear attention layers."""
+    sums = dict.fromkeys(
+        ("embeddings", "attention", "recurrent", "feed_forward", "experts", "output", "draft"), 0
+    )
+    sums["other"] = 0
+    for tensor in info.tensors:
+        sums[_part(tensor.name, info.n_layer)] += tensor.n_bytes
+    return {part: n_bytes for part, n_bytes in sums.items() if n_bytes}
+
+
+def _part(name: str, n_layer: int | None) -> str:
+    """The part of a model that a tensor belongs to, by its name in llama.cpp (llama-arch.cpp)."""
+    block = _BLOCK.match(name)
+    if block is None:
+        stem = name.partition(".")[0]
+        whole = {"output": "output", "cls": "output"}
+        return "embeddings" if stem.endswith("_embd") else whole.get(stem, "other")
+    if n_layer is not None and int(block[1]) >= n_layer:
+        return "draft"
+    stem = block[2]
+    if "norm" in stem:
+        return "other"
+    if stem.startswith("ffn_"):
+        return "experts" if re.search(r"_(ch)?exps\b", stem) else "feed_forward"
+    if stem.startswith("attn_"):
+        return "attention"
+    return "recurrent" if stem.startswith(("ssm_", "time_mix_", "shortconv")) else "other"
 
 
 def _made_for(info: ModelInfo) -> dict[str, str] | None:

@@ -380,8 +380,11 @@ def _check_tokenizer(info: ModelInfo) -> None:
             raise _fail(info, f"{key} has {ref.count} values for {tokens.count} tokens")
     if info.types.get("tokenizer.ggml.scores", "[f32]") not in ("[f32]", "[i32]"):
         raise _fail(info, f"tokenizer.ggml.scores is {info.types['tokenizer.ggml.scores']}")
+    texts = token_texts(info)
+    if len(set(texts)) == len(texts):
+        return
     seen: dict[bytes, int] = {}
-    for token, text in enumerate(token_texts(info)):
+    for token, text in enumerate(texts):
         if seen.setdefault(text, token) != token:
             raise _fail(info, f"tokens {seen[text]} and {token} have the same text {text!r}")
 
@@ -389,6 +392,8 @@ def _check_tokenizer(info: ModelInfo) -> None:
 def token_texts(info: ModelInfo) -> list[bytes]:
     """The token texts as libllama sees them: C strings, an empty one replaced by its number."""
     texts = info.read_bytes("tokenizer.ggml.tokens")
+    if all(texts) and b"\0" not in b"".join(texts):
+        return texts
     for token, text in enumerate(texts):
         if b"\0" in text:
             text = text.split(b"\0", 1)[0]

@@ -74,12 +74,15 @@ def plan(
             reasons.append(moved.reason)
     reasons += _draft_reasons(verdicts)
     neural = next((bundle for bundle in bundles if bundle.offer.is_neural), None)
+    told = _told_of(verdicts)
+    rest = [bundle for bundle in bundles if bundle is not told] if told in bundles else []
+    beside = tuple(item for bundle in rest for item in bundle.items)
     return Plan(
         machine=machine,
         wish=wish,
         fits=True,
         target=target,
-        ladder=_judged(ladder, target, _told_of(verdicts), machine, wish),
+        ladder=_judged(ladder, target, told, machine, wish, beside),
         drafts=bundles,
         verdicts=verdicts,
         reasons=tuple(reasons),
@@ -94,8 +97,10 @@ def _judged(
     bundle: Bundle | None,
     machine: Machine,
     wish: Wish,
+    beside: tuple[MemoryItem, ...] = (),
 ) -> tuple[Judged, ...]:
-    """Every rung under the plan's tier and context, without the draft and with it."""
+    """Every rung under the plan's tier and context, without the draft and with it; ``beside``: what
+    else drafts, with the draft."""
     judged = []
     for rung, bits in zip(ladder.rungs, ladder.bits, strict=True):
         chosen = rung is target.rung
@@ -107,7 +112,7 @@ def _judged(
             items, placement, params = fit.items, fit.placement, asked.params
         there = replace(target, rung=rung, items=items, placement=placement, params=params)
         draft = rebuilt(bundle, there, machine) if bundle is not None else None
-        both = (*items, *(draft.items if draft is not None else ()))
+        both = (*items, *(draft.items if draft is not None else ()), *beside)
         judged.append(
             Judged(
                 rung=rung,

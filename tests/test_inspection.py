@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from gguf_spec.errors import HeaderError
-from gguf_spec.header import NGRAM_TYPES
-from gguf_spec.inspection import inspect_file, inspect_pair
+from gguf_spec.header import NGRAM_TYPES, read_model
+from gguf_spec.inspection import inspect_file, inspect_pair, tensor_bytes
 from tests.gguf_writer import Q8_0, Gguf, model
 
 MODELS = Path(__file__).parent / "models"
 KEYS = [
     "arch", "name", "role", "quant", "bits_per_weight", "n_params", "n_layer", "n_layer_nextn",
     "n_embd", "n_head", "n_head_kv", "n_ctx_train", "vocab_size", "tokenizer", "chat_template",
-    "header_bytes", "file_bytes", "size_check", "parts", "spec_types",
-    "draft_types", "made_for",
+    "header_bytes", "file_bytes", "size_check", "tensor_bytes", "parts",
+    "spec_types", "draft_types", "made_for",
 ]  # fmt: skip
 
 
@@ -36,6 +36,20 @@ def test_the_record_has_exactly_the_agreed_keys() -> None:
     assert record["chat_template"] is True
     assert record["parts"] == [str(path)]
     assert record["spec_types"] == list(NGRAM_TYPES)
+
+
+def test_where_the_bytes_are() -> None:
+    headers = Path(__file__).parent / "headers"
+    for path in (*MODELS.glob("*.gguf"), *headers.glob("*.gguf")):
+        info = read_model(path)
+        assert sum(tensor_bytes(info).values()) == sum(one.n_bytes for one in info.tensors)
+    mixed = tensor_bytes(read_model(headers / "qwen3.6-35b-a3b-mtp-q4_k_xl.gguf"))
+    assert max(mixed, key=mixed.__getitem__) == "experts"
+    assert set(mixed) >= {"embeddings", "attention", "recurrent", "experts", "output", "draft"}
+    dense = tensor_bytes(read_model(headers / "llama-3.1-8b-q8_0.gguf"))
+    assert set(dense) == {"embeddings", "attention", "feed_forward", "output", "other"}
+    assert dense["embeddings"] == dense["output"] == 128256 * 4096 // 32 * 34
+    assert dense["feed_forward"] == 32 * 3 * 4096 * 14336 // 32 * 34
 
 
 def test_the_mtp_model_offers_its_own_drafter() -> None:

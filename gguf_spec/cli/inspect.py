@@ -17,6 +17,12 @@ EPILOG = examples(
     "gguf-spec inspect model.gguf small.gguf      can small.gguf draft for model.gguf?",
 )
 
+_BAR = 78  # columns
+_SIGNS = {
+    "embeddings": "E", "attention": "A", "recurrent": "R", "feed_forward": "F", "experts": "X",
+    "output": "O", "draft": "D", "other": "·",
+}  # fmt: skip
+
 RefArg = Annotated[str, typer.Argument(metavar="REF", help="A model.", show_default=False)]
 DraftArg = Annotated[
     str | None,
@@ -53,17 +59,38 @@ def inspect(
 def _told(record: Mapping[str, Any]) -> str:
     from gguf_spec.cli.summary import table
 
-    text = table(_rows(record))
+    text = table(_rows(record)) + _bar(record["tensor_bytes"])
     if "pair" in record:
         pair = record["pair"]
         answer = f"yes, as {pair['type']}" if pair["usable"] else "no"
         text += f"\n\ndraft:\n{table(_rows(record['draft']))}"
+        text += _bar(record["draft"]["tensor_bytes"])
         text += f"\n\ncan it draft? {answer}: {pair['reason']}"
         if pair["hint"]:
             text += f"\nhint: {pair['hint']}"
     else:
         text += _drafting(record)
     return printable(text)
+
+
+def _bar(parts: Mapping[str, int]) -> str:
+    """Where the bytes of the tensors are: a line of letters, and what they stand for."""
+    from gguf_spec.cli.summary import bytes_text
+
+    whole = sum(parts.values())
+    if not whole:
+        return ""
+    bar, key, so_far = "", [], 0
+    for part, n_bytes in parts.items():
+        so_far += n_bytes
+        bar += _SIGNS[part] * (round(_BAR * so_far / whole) - len(bar))
+        key.append(f"{_SIGNS[part]} {part.replace('_', '-')} {bytes_text(n_bytes)}")
+    lines = [""]
+    for one in key:  # a part is never broken
+        if lines[-1] and len(lines[-1]) + 2 + len(one) > _BAR:
+            lines.append("")
+        lines[-1] += f"  {one}" if lines[-1] else one
+    return "\n\n" + "\n".join([bar, *lines])
 
 
 def _drafting(record: Mapping[str, Any]) -> str:

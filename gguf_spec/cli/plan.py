@@ -47,7 +47,6 @@ def plan(
     there were no draft; a draft gets what remains, or is refused with the reason. Exit code 0 if
     the target fits, 4 if it does not.
     """
-    from gguf_spec.plan_probe import cross_checked
     from gguf_spec.plan_request import make_plan
 
     out = Output.of(as_json=as_json, debug=debug)
@@ -55,10 +54,13 @@ def plan(
     with out.wait("planning") as wait:
         machine, notes = _machine(options)
         made, warnings = make_plan(request, machine, progress=wait.stage)
-        here = options.vram is None and options.gpu is None and options.ram is None
-        made = cross_checked(
-            made, options.probe, here=here, again=lambda less: make_plan(request, less)[0]
-        )
+        if options.probe != "off":
+            from gguf_spec.plan_probe import cross_checked
+
+            here = options.vram is None and options.gpu is None and options.ram is None
+            made = cross_checked(
+                made, options.probe, here=here, again=lambda less: make_plan(request, less)[0]
+            )
     for warning in warnings:
         out.warning(warning)
     _show(replace(made, reasons=(*made.reasons, *notes)), out)

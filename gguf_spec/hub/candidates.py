@@ -216,21 +216,29 @@ def _registered(
     rows_of_own = [row for row in known if row.gguf and row.repo.lower() == own]
     _mark(found, rows_of_own)
 
+    silent: list[str] = []  # why the host is asked no more
+
     def ask(row: Row) -> Found:
         part = Found()
+        if silent:
+            return part
         try:
-            _ask(web, target, row, part)
+            _ask(quick, target, row, part)
         except GgufSpecError as error:
-            offline = isinstance(error, HubError) and error.kind in ("offline", "connect", "extra")
-            part.problems.append(
-                f"{row.kind}: {'not looked at, ' if offline else ''}{error.message}"
-            )
+            kind = error.kind if isinstance(error, HubError) else ""
+            if kind == "connect":
+                silent.append(error.message.partition(": ")[2])
+            else:
+                apart = "not looked at, " if kind in ("offline", "extra") else ""
+                part.problems.append(f"{row.kind}: {apart}{error.message}")
         return part
 
-    with ThreadPoolExecutor(PARALLEL) as pool:
+    with web.hurried() as quick, ThreadPoolExecutor(PARALLEL) as pool:
         for part in pool.map(ask, asked):
             found.candidates += part.candidates
             found.problems += part.problems
+    if silent:
+        found.problems.append(f"known drafts were not looked at: {silent[0]}")
 
 
 def _mark(found: Found, rows: Sequence[Row]) -> None:

@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,8 @@ MAX_REDIRECTS = 8
 MAX_JSON = 64 * 1024 * 1024  # bytes of an answer that is no file
 MAX_WAIT = 300.0  # seconds that a host may ask for: the Hub counts requests in windows of so long
 RETRIES = 3  # of a request that a host was too busy for
-TIMEOUTS = {"connect": 10.0, "read": 30.0, "write": 30.0, "pool": 60.0}  # seconds
+TIMEOUTS = {"connect": 10.0, "read": 10.0, "write": 30.0, "pool": 60.0}  # seconds
+HURRY = 3.0  # seconds for an answer that is nice to have
 INSTALL = "pip install 'gguf-spec[hub]'"
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -79,6 +80,7 @@ class Web:
     token: str | None = None
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[str], None] = lambda text: None
+    patience: float = MAX_WAIT  # seconds for a host to connect, to answer, or to be less busy
     _client: httpx.Client | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -92,6 +94,10 @@ class Web:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def hurried(self) -> Web:
+        """The same hosts, asked for what one can do without. It has to be closed, too."""
+        return replace(self, patience=HURRY, _client=None, _lock=threading.Lock())
 
     @contextlib.contextmanager
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
@@ -153,8 +159,9 @@ class Web:
             ) from error
         with self._lock:
             if self._client is None:
+                limits = {what: min(limit, self.patience) for what, limit in TIMEOUTS.items()}
                 self._client = httpx.Client(
-                    timeout=httpx.Timeout(**TIMEOUTS),
+                    timeout=httpx.Timeout(**limits),
                     headers={
                         "User-Agent": f"gguf-spec/{__version__}",
                         "Accept-Encoding": "identity",  # a range of a compressed body is no range
@@ -183,7 +190,7 @@ class Web:
             if refusal.kind not in ("limit", "server") or busy == RETRIES:
                 raise refusal
             wait = _wanted_wait(_small(response.headers), busy)
-            if wait > MAX_WAIT:
+            if wait > self.patience:
                 raise refusal
             self.tell(f"{urlsplit(url).netloc} answers {status}: waiting {wait:.0f} s")
             self.sleep(wait)
@@ -229,9 +236,16 @@ class Web:
 def endpoint_of(environment: Mapping[str, str]) -> str:
     """The Hub to ask: ``HF_ENDPOINT``, or huggingface.co. Raises HubError for no web address."""
     text = (environment.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise HubError(f"HF_ENDPOINT is {text!r}, not an address such as {DEFAULT_ENDPOINT}")
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        usable = False
+    if not usable:
+        raise HubError(
+            f"HF_ENDPOINT is {text!r}, not an address such as {DEFAULT_ENDPOINT}",
+            hint="unset HF_ENDPOINT, or set it to the address of a mirror",
+        )
     return text
 
 

@@ -111,6 +111,18 @@ def test_inspect_pair(cli: Cli) -> None:
     assert "can it draft? no" in other.out
 
 
+def test_inspect_draws_where_the_bytes_are(cli: Cli) -> None:
+    text = cli("inspect", TARGET).out
+    parts = cli("inspect", TARGET, "--json").json["tensor_bytes"]
+    (bar,) = [line for line in text.splitlines() if set(line) <= set("EARFXOD·") and line]
+    assert len(bar) == 78
+    feed_forward = 78 * parts["feed_forward"] / sum(parts.values())
+    assert abs(bar.count("F") - feed_forward) <= 1
+    assert "F feed-forward " in text
+    drawn = text[text.index(bar) :].split("\n\n")[0].splitlines()
+    assert max(map(len, drawn)) <= 80
+
+
 def test_inspect_missing(cli: Cli) -> None:
     assert cli("inspect", "missing.gguf").code == 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,17 @@ def test_the_registry(server: HubServer, web: Web, target: ModelInfo) -> None:
     (problem,) = found.problems
     assert "some/Gone" in problem
     assert "404" in problem
+
+
+def test_a_host_that_never_answers_is_waited_for_once(
+    server: HubServer, target: ModelInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gguf_spec.hub.web.HURRY", 0.3)
+    register([known(f"some/Heads-{i}", "draft-eagle3") for i in range(6)])
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        found = find_candidates(Web(endpoint=f"http://127.0.0.1:{mute.getsockname()[1]}"), target)
+    (problem,) = found.problems
+    assert problem.startswith("known drafts were not looked at: 127.0.0.1:")
 
 
 def test_weights_that_have_to_be_converted(web: Web, target: ModelInfo) -> None:

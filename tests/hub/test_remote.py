@@ -13,7 +13,7 @@ from gguf_spec.header import parse, read_model
 from gguf_spec.hub.header_cache import HeaderCache
 from gguf_spec.hub.ladder import list_ladder
 from gguf_spec.hub.remote import RemoteFile, address_parts, hub_folder, read_remote
-from gguf_spec.hub.web import Web
+from gguf_spec.hub.web import Web, endpoint_of
 from gguf_spec.pairing import check_pair
 from tests.hub.conftest import REPO, make_ladder, rung
 from tests.hub_server import HubServer, oid
@@ -281,3 +281,13 @@ def test_a_local_header_is_read_from_the_file(tmp_path: Path) -> None:
     cache.store("k", info)
     assert cache.load("k", info.path) == info
     assert cache.load("other", info.path) is None
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["nonsense", "ftp://host", "http://", "http://[::1", "http://host:port", "http://:80"],
+)
+def test_an_endpoint_that_is_no_address(address: str) -> None:
+    with pytest.raises(HubError, match="HF_ENDPOINT is") as caught:
+        endpoint_of({"HF_ENDPOINT": address})
+    assert "HF_ENDPOINT" in (caught.value.hint or "")
