@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gguf_spec.memory import CPU, cache_problem, facts
+from gguf_spec.memory import CPU, MemoryItem, cache_problem, facts
 from gguf_spec.planning.displace import displace, on_gpu
 from gguf_spec.planning.drafts import admit, mib, rebuilt
 from gguf_spec.planning.machine import Machine
