@@ -15,9 +15,7 @@ An empty draft is plain decoding: the same round with one row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal, NamedTuple
 
 from gguf_spec.checkpoints import Checkpoints
 from gguf_spec.context import ModelContext, NoSlotError, Run, check_prompt
@@ -27,59 +25,12 @@ from gguf_spec.drafters.base import Absent, Draft, Drafter
 from gguf_spec.drafters.stack import NO_DRAFT, Stack
 from gguf_spec.errors import RunError
 from gguf_spec.history import History
+from gguf_spec.request import FinishReason, Request, Step
 from gguf_spec.sampling import Drawn, Sampler, SamplingParams, TokenLogprob, token_logprob
-from gguf_spec.stats import SpecStats, Timings
+from gguf_spec.stats import Progress, Timings
 from gguf_spec.verify import judge, untested
 
-FinishReason = Literal["stop", "length", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to generate: at most ``max_tokens`` tokens after ``prompt`` (None: until the context
-    is full), drawn as ``sampler`` says; ``ignore_end`` goes on after an end token. ``logprobs``
-    asks for log-probabilities, of each token and of so many of the likeliest.
-
-    The engine draws with a ``fresh`` copy of the sampler, so a request may be made again.
-    """
-
-    prompt: Sequence[int]
-    sampler: Sampler
-    max_tokens: int | None = None
-    ignore_end: bool = False
-    logprobs: int | None = None
-
-
-class Step(NamedTuple):
-    """What a round gave one sequence.
-
-    ``tokens`` are new and final. During prefill they are empty and ``prefilled`` counts the prompt
-    tokens done so far. ``finish_reason`` is set on the last step. ``logprobs``: one for each of
-    ``tokens`` if the request asks for them.
-    """
-
-    seq: int
-    tokens: tuple[int, ...] = ()
-    n_drafted: int = 0
-    n_accepted: int = 0
-    source: str | None = None
-    prefilled: int = 0
-    finish_reason: FinishReason | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(slots=True)
-class Progress:
-    """Times (``perf_counter`` seconds) and counters of the generation in progress."""
-
-    started: float = 0.0
-    first_token: float = 0.0
-    last_token: float = 0.0
-    busy_at_first: float = 0.0
-    busy_at_last: float = 0.0
-    draft_seconds: float = 0.0
-    cached_tokens: int = 0
-    spec: SpecStats = field(default_factory=SpecStats)
+__all__ = ["Engine", "FinishReason", "Request", "SequenceState", "Step"]
 
 
 class SequenceState:

@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gguf_spec.errors import ProfileError, UsageError
+from gguf_spec.profile_cross import cross_problems
 from gguf_spec.profile_find import candidates, find_profile, is_folder, profile_folders, user_folder
 from gguf_spec.profile_schema import (
     Draft,
@@ -25,7 +26,6 @@ from gguf_spec.profile_schema import (
     Sampling,
     Spec,
     Target,
-    cross_problems,
     draft_settings,
 )
 from gguf_spec.profile_text import (

@@ -69,6 +69,11 @@ class ReasoningFormat:
         return None
 
     @property
+    def answer_mark(self) -> str:
+        """What stands right before the answer, however the model has come to it."""
+        return "<|channel|>final<|message|>" if self.grammar == "harmony" else self.end
+
+    @property
     def marks(self) -> tuple[str, ...]:
         """Texts that may be control tokens, and have to be written out to be seen."""
         if self.grammar == "harmony":

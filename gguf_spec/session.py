@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +14,11 @@ from typing import Any
 from gguf_spec.backend import ContextParams, LlamaContext, LlamaModel, ModelParams
 from gguf_spec.backend.grammar import GrammarMask
 from gguf_spec.backend.template import ChatTemplate
-from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, FixedPolicy
+from gguf_spec.control import AdaptiveController, CostCurve, FixedPolicy
 from gguf_spec.control.base import Controller
 from gguf_spec.curves import keep_learned, measured_curve
 from gguf_spec.draft_sampling import DraftSampling, sampling_warning
-from gguf_spec.drafters.base import Drafter, StatesDrafter
+from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.neural import head_params, make_neural
 from gguf_spec.drafters.ngram_registry import make_ngram
 from gguf_spec.drafters.pool import Pool
@@ -27,9 +27,15 @@ from gguf_spec.errors import BackendError, GgufSpecError, InputError
 from gguf_spec.exact import cache_types, costs_path, known_limits, store_path, summary_of
 from gguf_spec.generation import Generation, GenerationParams
 from gguf_spec.loadable import MAX_LAYERS
+from gguf_spec.loading import (
+    context_params,
+    draft_context_params,
+    draft_model_params,
+    drafter_facts,
+    target_params,
+)
 from gguf_spec.ngram_pool_file import load_pool, save_pool
-from gguf_spec.planning.offers import usual_ubatch
-from gguf_spec.profile import Profile, Target, sampling_settings
+from gguf_spec.profile import Profile, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
 from gguf_spec.run_plan import allocation_warnings
 from gguf_spec.sampling import DRY_BREAKERS, Mask, SamplingParams
@@ -262,26 +268,11 @@ class Session:
 
     def _target_context(self, setup: Setup) -> tuple[LlamaContext, WidthLimits]:
         """The target's context, and in exact mode the widths that drafts must keep to."""
-        target = setup.profile.target
-        params = ContextParams(
-            n_ctx=setup.n_ctx,
-            n_batch=target.n_batch,
-            n_ubatch=min(target.n_ubatch, target.n_batch),
-            max_width=max(setup.max_width, self._least_width),
-            n_threads=setup.n_threads,
-            n_threads_batch=setup.n_threads_batch,
-            type_k=target.type_k,
-            type_v=target.type_v,
-            flash_attn=target.flash_attn,
-            swa_full=target.swa_full,
-            rope=rope_params(target),
-            n_rs_seq=setup.n_rs_seq,
-            layers=setup.layers,
-        )
+        params = context_params(setup, self._least_width)
         if not setup.profile.spec.exact:
             return self._with_loras(self._make_context(self.model, params)), WidthLimits()
         params = replace(params, flash_attn="on")
-        *others, last = cache_types(target)
+        *others, last = cache_types(setup.profile.target)
         for type_k, type_v in others:
             try:
                 context = self._make_context(
@@ -397,30 +388,14 @@ class Session:
 
     def _draft_context(self, draft: DraftSetup, progress: LoadProgress | None) -> LlamaContext:
         settings = draft.settings
-        params = ModelParams(
-            n_gpu_layers=_layers(settings.n_gpu_layers),
-            devices=settings.devices or self.setup.placed.devices,
-        )
         model = self.model
         if not draft.inside:
-            params = replace(params, load_mtp=draft.spec_type == "draft-mtp")
+            params = draft_model_params(self.setup, draft)
             model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
             self.load_seconds += model.load_seconds
-        wanted, usual = settings.n_ubatch, usual_ubatch(draft.spec_type)
-        n_ubatch = wanted if isinstance(wanted, int) else usual
         kind, form, p_min = draft.spec_type, draft.form, settings.p_min
         given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)
-        sizes = ContextParams(
-            n_ctx=draft.n_ctx,
-            n_batch=n_ubatch,
-            n_ubatch=n_ubatch,
-            n_threads=self.setup.n_threads,
-            n_threads_batch=self.setup.n_threads_batch,
-            type_k=settings.type_k,
-            type_v=settings.type_v,
-            flash_attn=self.setup.profile.target.flash_attn,
-        )
-        return self._make_context(model, replace(sizes, **given))
+        return self._make_context(model, replace(draft_context_params(self.setup, draft), **given))
 
     def _ceiling(self, kind: str) -> int:
         return self.setup.ceilings[self.setup.spec_types.index(kind)]
@@ -437,68 +412,3 @@ class Session:
         context = LlamaContext(model, params)
         self._closers.append(context.close)
         return context
-
-
-def drafter_facts(
-    drafters: Sequence[Drafter], ceilings: Sequence[int], floors: Sequence[int]
-) -> list[DrafterFacts]:
-    """What a controller has to know of ``drafters``; the longest and shortest drafts of each."""
-    return [
-        DrafterFacts(
-            drafter.spec_type,
-            ceiling,
-            max(floor, 1),
-            ngram=drafter.spec_type in NGRAM_TYPES,
-            size=getattr(drafter, "size_n", 1),
-            reads=isinstance(drafter, StatesDrafter),
-        )
-        for drafter, ceiling, floor in zip(drafters, ceilings, floors, strict=True)
-    ]
-
-
-def target_params(target: Target, n_layer: int = MAX_LAYERS) -> ModelParams:
-    """How to load the target.
-
-    ``n_cpu_moe`` is the tensor override that llama.cpp makes of --n-cpu-moe
-    (``llm_add_n_cpu_ffn_overrides`` in common.h); an explicit ``override_tensor`` comes first and
-    so wins over it.
-    """
-    overrides = [tuple(text.rsplit("=", 1)) for text in target.override_tensor]
-    layers: Iterable[object] = range(target.n_cpu_moe)
-    if target.n_cpu_moe >= n_layer:  # all: libllama tries each pattern on each tensor
-        layers = [r"\d+"]
-    overrides += [(rf"blk\.{i}\.ffn_(up|down|gate|gate_up)_(ch|)exps", "CPU") for i in layers]
-    return ModelParams(
-        n_gpu_layers=_layers(target.n_gpu_layers),
-        split_mode=target.split_mode,
-        main_gpu=target.main_gpu,
-        tensor_split=target.tensor_split,
-        devices=target.devices,
-        overrides=tuple((pattern, buffer) for pattern, buffer in overrides),
-        use_mmap=target.use_mmap,
-        use_mlock=target.use_mlock,
-    )
-
-
-def rope_params(target: Target) -> tuple[tuple[str, float], ...]:
-    """The rotary-embedding fields that the profile sets, named as in ``llama_context_params``."""
-    names = (
-        "rope_freq_base",
-        "rope_freq_scale",
-        "yarn_ext_factor",
-        "yarn_attn_factor",
-        "yarn_beta_fast",
-        "yarn_beta_slow",
-        "yarn_orig_ctx",
-    )
-    fields = [(name, getattr(target, name)) for name in names]
-    if target.rope_scaling is not None:
-        # enum llama_rope_scaling_type
-        kinds = {"none": 0, "linear": 1, "yarn": 2}
-        fields.append(("rope_scaling_type", kinds[target.rope_scaling]))
-    return tuple((name, value) for name, value in fields if value is not None)
-
-
-def _layers(wanted: int | str) -> int | None:
-    """Layers on the GPU: None is all of them, which is what "auto" means where they fit."""
-    return wanted if isinstance(wanted, int) and wanted >= 0 else None

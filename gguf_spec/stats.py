@@ -93,3 +93,17 @@ class Timings:
     decode_seconds: float = 0.0
     overhead_seconds: float = 0.0
     draft_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Times (``perf_counter`` seconds) and counters of the generation in progress."""
+
+    started: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    busy_at_first: float = 0.0
+    busy_at_last: float = 0.0
+    draft_seconds: float = 0.0
+    cached_tokens: int = 0
+    spec: SpecStats = field(default_factory=SpecStats)

@@ -8,23 +8,23 @@ cache went wrong changes no text, it only stops being right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gguf_spec.context import ModelContext, Run
-from gguf_spec.control.base import Choice, Offer, Round
-from gguf_spec.drafters.base import Draft, Drafter, StatesDrafter
+from gguf_spec.context import ModelContext
+from gguf_spec.control.base import Choice
+from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.draft_model import DraftModel
 from gguf_spec.engine import Request
 from gguf_spec.equality import PlainStep, compare_widths, plain_greedy, rows_needed
 from gguf_spec.errors import UsageError
-from gguf_spec.history import History
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
 from gguf_spec.setup import NGRAM_TYPES
 from gguf_spec.verify_prompts import FILLER, PROMPTS
 from gguf_spec.widths import DEPTHS, WIDTHS, WidthLimits, WidthResult, measured_depths
+from gguf_spec.witness import Asking, Witness, witness_of
 
 Verdict = Literal["token-identical", "identical-up-to-near-ties", "broken"]
 Progress = Callable[[str, int, int], None]
@@ -242,71 +242,6 @@ def _combinations(types: Sequence[str]) -> list[tuple[int, ...]]:
     return [*alone, tuple(range(len(types)))] if len(types) > 1 else alone
 
 
-class _Asking:
-    """A controller that asks some of the drafters, each up to its ceiling."""
-
-    def __init__(self, choices: Iterable[Choice]) -> None:
-        self._choices = tuple(choices)
-
-    def choose(self, limit: int) -> Sequence[Choice]:
-        return [Choice(c.drafter, min(c.n_max, limit), c.n_min) for c in self._choices]
-
-    def judge(self, choice: Choice, offer: Offer) -> int:
-        n = len(offer.tokens)
-        return n if n >= choice.n_min else 0
-
-    def record(self, result: Round) -> None:
-        """It learns nothing."""
-
-    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
-        return frozenset()
-
-    def prefilled(self, drafter: int, n_tokens: int, seconds: float) -> None:
-        """Nor from this."""
-
-    def drop(self, drafter: int) -> None:
-        self._choices = tuple(c for c in self._choices if c.drafter != drafter)
-
-
-class _Witness:
-    """A drafter that keeps what it drafted, by the length of the text that the draft continues."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.spec_type = drafter.spec_type
-        self.drafts: dict[int, tuple[int, ...]] = {}
-        self._drafter = drafter
-        self._history = History()
-
-    def begin(self, history: History) -> None:
-        self._history = history
-        self._drafter.begin(history)
-
-    def observe(self, target: ModelContext, run: Run) -> None:
-        self._drafter.observe(target, run)
-
-    def draft(self, limit: int, sampler: Sampler) -> Draft:
-        draft = self._drafter.draft(limit, sampler)
-        self.drafts[len(self._history)] = tuple(draft.tokens[:limit])
-        return draft
-
-    def accept(self, n_accepted: int) -> None:
-        self._drafter.accept(n_accepted)
-
-    def close(self) -> None:
-        self._drafter.close()
-
-
-class _StatesWitness(_Witness):
-    def __init__(self, drafter: StatesDrafter) -> None:
-        super().__init__(drafter)
-        self.needs = drafter.needs
-        self.reusable = drafter.reusable
-
-
-def _witness(drafter: Drafter) -> _Witness:
-    return _StatesWitness(drafter) if isinstance(drafter, StatesDrafter) else _Witness(drafter)
-
-
 @dataclass(slots=True)
 class _Trial:
     """Texts of plain decoding, and the session that has to give the same."""
@@ -326,7 +261,7 @@ class _Trial:
         sequence = session.sequence
         before = sequence.stack.controller, sequence.stack.drafters
         setup = session.setup
-        sequence.stack.controller = _Asking(
+        sequence.stack.controller = Asking(
             Choice(i, setup.ceilings[i], max(setup.floors[i], 1)) for i in asked
         )
         try:
@@ -380,7 +315,7 @@ class _Trial:
         sequence = self.session.sequence
         prompt = self.prompts[number]
         drafters = sequence.drafters
-        witness = _witness(drafters[index])
+        witness = witness_of(drafters[index])
         sequence.stack.drafters = (*drafters[:index], witness, *drafters[index + 1 :])
         try:
             self._forget()
@@ -396,7 +331,7 @@ class _Trial:
         finally:
             sequence.stack.drafters = drafters
 
-    def _first_draft(self, drafter: Drafter, witness: _Witness, text: list[int]) -> int | None:
+    def _first_draft(self, drafter: Drafter, witness: Witness, text: list[int]) -> int | None:
         """The first token that ``drafter`` should draft after ``text``; None if that is not known.
 
         A draft model is decoded plainly for that, by other code than its drafter's. A head is asked

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1] / "gguf_spec"
 LAYERS = (
     {"cli", "server", "__main__"},
     {"session", "session_state", "generation", "bench", "tune", "verification", "exact"},
-    {"setup", "plan_machine", "plan_probe", "plan_request", "plan_remote", "run_plan"},
-    {"engine", "equality", "curves"},
+    {"setup", "loading", "plan_machine", "plan_probe", "plan_request", "plan_remote", "run_plan"},
+    {"engine", "equality", "curves", "witness"},
     {"drafters"},
     {"backend", "probe", "hub", "devices", "refs", "ladder"},
 )

@@ -64,6 +64,16 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("case", [name for name in CASES if CASES[name][3] and CASES[name][4]])
+def test_the_last_reasoning_ends_with_the_mark_of_the_answer(case: str) -> None:
+    template, _, text, _, answer = CASES[case]
+    mark = format_of(template).answer_mark
+    before, _, after = text.partition(mark)
+    assert before.strip()
+    assert answer is not None
+    assert after.strip()[:1] in answer
+
+
 @pytest.mark.parametrize(
     ("template", "prompt", "text", "reasoning", "answer"), CASES.values(), ids=CASES
 )

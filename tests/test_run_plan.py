@@ -11,9 +11,10 @@ import pytest
 from gguf_spec import run_plan
 from gguf_spec.backend import BufferBytes, MemoryAccount
 from gguf_spec.errors import NoFitError
+from gguf_spec.loading import target_params
 from gguf_spec.planning.machine import Machine
 from gguf_spec.profile import Profile, apply_values
-from gguf_spec.session import Session, target_params
+from gguf_spec.session import Session
 from gguf_spec.setup import Setup, prepare
 from tests.memory.hybrids import qwen35
 from tests.planning.worlds import GIB, MIB, machine

@@ -23,9 +23,10 @@ from gguf_spec.errors import (
     PairError,
     UsageError,
 )
+from gguf_spec.loading import rope_params, target_params
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Sampler, SamplingParams
-from gguf_spec.session import Session, rope_params, target_params
+from gguf_spec.session import Session
 from gguf_spec.setup import MAX_THREADS, default_threads, prepare
 
 MODELS = Path(__file__).parent / "models"

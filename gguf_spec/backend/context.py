@@ -6,7 +6,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from time import perf_counter
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,14 @@ from gguf_spec.backend.batch import Batch
 from gguf_spec.backend.breakdown import MemoryAccount, logged_bytes, memory_breakdown, size_lines
 from gguf_spec.backend.log import LOG, captured_stderr
 from gguf_spec.backend.model import LlamaModel, load_error
-from gguf_spec.backend.params import FLASH_ATTN, KV_TYPES, ContextParams
+from gguf_spec.backend.params import ContextParams, batch_rows, raw_context_params
 from gguf_spec.backend.states import HiddenStates
 from gguf_spec.context import NoSlotError, Run
 from gguf_spec.errors import BackendError
 from gguf_spec.hidden_states import ASSISTANT_ARCH, HEAD_ARCHS
 
 _STATE_CALLS = ("get_size", "get_data", "set_data")
-_MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
 _MOST_VIEWS = 1024
-_LEAST_CTX = 2  # the probe for removal decodes two tokens
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -402,32 +400,3 @@ class LlamaContext:
         self._api.llama_memory_clear(self._memory, True)
         self.busy_seconds, self._states.computed = 0.0, 0
         return removes
-
-
-def batch_rows(params: ContextParams) -> int:
-    """The most rows of a batch: never more than the caches hold, nothing is sized for more."""
-    rows = max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width)
-    return min(rows, max(params.n_ctx, _LEAST_CTX) * params.n_seq_max)
-
-
-def raw_context_params(api: ModuleType, p: ContextParams) -> Any:
-    """``llama_context_params`` for ``p``, but for ``other``."""
-    raw = api.llama_context_default_params()
-    raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
-    raw.n_seq_max = p.n_seq_max
-    raw.n_batch, raw.n_ubatch = batch_rows(p), p.n_ubatch
-    raw.n_outputs_max = p.n_seq_max * p.max_width
-    raw.n_outputs_max_per_seq = p.max_width
-    raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
-    raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
-    raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
-    raw.swa_full, raw.kv_unified = p.swa_full, p.kv_unified
-    raw.no_perf = True
-    # A physical batch takes more than the 1 + n_rs_seq rows that it keeps together, or libllama
-    # aborts (llama-batch.cpp:641).
-    raw.n_rs_seq = max(min(p.n_rs_seq, min(raw.n_batch, raw.n_ubatch) - 2), 0)
-    if p.mtp:
-        raw.ctx_type = _MTP
-    for name, value in p.rope:
-        setattr(raw, name, value)
-    return raw

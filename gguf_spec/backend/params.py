@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gguf_spec.backend.context import LlamaContext
@@ -21,6 +22,8 @@ KV_TYPES = {
     "bf16": 30,
 }
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+_MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
+_LEAST_CTX = 2  # the probe for removal decodes two tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,32 @@ class ContextParams:
     other: LlamaContext | None = None
     own_states: bool = False
     causal: bool = True
+
+
+def batch_rows(params: ContextParams) -> int:
+    """The most rows of a batch: never more than the caches hold, nothing is sized for more."""
+    rows = max(params.n_batch, params.n_ubatch + params.n_seq_max * params.max_width)
+    return min(rows, max(params.n_ctx, _LEAST_CTX) * params.n_seq_max)
+
+
+def raw_context_params(api: ModuleType, p: ContextParams) -> Any:
+    """``llama_context_params`` for ``p``, but for ``other``."""
+    raw = api.llama_context_default_params()
+    raw.n_ctx = max(p.n_ctx, _LEAST_CTX) * p.n_seq_max
+    raw.n_seq_max = p.n_seq_max
+    raw.n_batch, raw.n_ubatch = batch_rows(p), p.n_ubatch
+    raw.n_outputs_max = p.n_seq_max * p.max_width
+    raw.n_outputs_max_per_seq = p.max_width
+    raw.n_threads, raw.n_threads_batch = p.n_threads, p.n_threads_batch
+    raw.type_k, raw.type_v = KV_TYPES[p.type_k], KV_TYPES[p.type_v]
+    raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
+    raw.swa_full, raw.kv_unified = p.swa_full, p.kv_unified
+    raw.no_perf = True
+    # A physical batch takes more than the 1 + n_rs_seq rows that it keeps together, or libllama
+    # aborts (llama-batch.cpp:641).
+    raw.n_rs_seq = max(min(p.n_rs_seq, min(raw.n_batch, raw.n_ubatch) - 2), 0)
+    if p.mtp:
+        raw.ctx_type = _MTP
+    for name, value in p.rope:
+        setattr(raw, name, value)
+    return raw

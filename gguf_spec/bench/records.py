@@ -42,6 +42,8 @@ def check_folder(folder: Path) -> None:
         probe.write_bytes(b"x")
         probe.unlink()
     except OSError as error:
+        with suppress(OSError):
+            probe.unlink()
         raise _cannot_write(folder, error) from error
 
 

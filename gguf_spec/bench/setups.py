@@ -13,9 +13,10 @@ from gguf_spec.control.base import Controller
 from gguf_spec.drafters.base import Absent, Draft, Drafter
 from gguf_spec.drafters.ngram_registry import make_ngram, ngram_ceiling
 from gguf_spec.history import History
+from gguf_spec.loading import drafter_facts
 from gguf_spec.profile import Spec
 from gguf_spec.sampling import Sampler
-from gguf_spec.session import Session, drafter_facts
+from gguf_spec.session import Session
 from gguf_spec.setup import NGRAM_TYPES
 
 PLAIN = "plain"

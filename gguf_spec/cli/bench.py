@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from gguf_spec.cli import values
 from gguf_spec.cli.options import DebugOpt, JsonOpt, ModelOptions, QuietOpt, examples
 from gguf_spec.cli.output import Output, printable
-from gguf_spec.errors import UsageError
+from gguf_spec.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from gguf_spec.bench.document import Measured
@@ -230,7 +230,6 @@ def _tell(record: dict[str, Any], folder: Path, out: Output) -> None:
 def _read(word: str, names: Sequence[str], out: Output) -> None:
     """``bench show`` and ``bench compare``."""
     from gguf_spec.bench.records import read_record
-    from gguf_spec.bench.table import compared, told
 
     if not names or (word == "compare" and len(names) < 2):
         raise UsageError(
@@ -242,12 +241,35 @@ def _read(word: str, names: Sequence[str], out: Output) -> None:
         shown = {Path(name).stem: record for name, record in records.items()}
         if len(shown) < len(records):
             shown = records
-        text = compared(shown)
     else:
-        text = "\n".join(told(record) for record in records.values())
+        shown = {}
+    text = _told_again(records, shown)
     one = next(iter(records.values()))
     document = one if len(records) == 1 else {"records": records}
     out.record(document, printable(text).rstrip("\n"))
+
+
+def _told_again(
+    records: Mapping[str, dict[str, Any]], compare: Mapping[str, dict[str, Any]]
+) -> str:
+    """The tables of ``records``; or those of ``compare`` side by side, if there are any.
+
+    Raises:
+        InputError: a record says it is one, but was changed by hand or cut.
+    """
+    from gguf_spec.bench.table import compared, told
+
+    texts: list[str] = []
+    try:
+        for record in records.values():
+            texts.append(told(record))
+        return compared(compare) if compare else "\n".join(texts)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # The first that was not told; or, if all were, one of those that are compared.
+        name = next(iter([*records][len(texts) :]), " or ".join(records))
+        raise InputError(
+            f"{name}: is damaged: a value is missing or of the wrong kind ({printable(str(error))})"
+        ) from error
 
 
 def find_workloads(names: Sequence[str] | None) -> list[Workload]:

@@ -43,7 +43,8 @@ def chat(
     """Chat with a model. Lines that start with / are commands; /help lists them.
 
     Ctrl-C stops an answer and keeps what there is; Ctrl-D or /exit leaves. When stdin is not a
-    terminal its lines are read one by one, blank ones aside, so that a chat can be scripted.
+    terminal its lines are read one by one, blank ones aside, so that a chat can be scripted; the
+    exit status is then 1 if a message got no answer.
     """
     from gguf_spec.cli.answer import prepare_setup, warn_about_template, warn_about_thinking
     from gguf_spec.cli.choice import make_profile, profile_name
@@ -84,6 +85,8 @@ def chat(
                 raise typer.Exit(130)
     if reader.interrupted:
         raise typer.Exit(130)
+    if conversation.failed and not reader.interactive:
+        raise typer.Exit(1)
 
 
 def _is_dumb() -> bool:

@@ -105,7 +105,7 @@ def think(turns: Turns, rest: str) -> None:
     else:
         raise UsageError(f"/think {rest}: neither on, off, auto, a number, show, expand nor fold")
     number = int(value) if key.endswith("budget") else value
-    turns.profile = apply_values(turns.profile, {key: number})
+    turns.profile = apply_values(turns.profile, {key: number}, "/think")
     say(f"({'reasoning' if key == 'chat.think' else 'most tokens of reasoning'}: {value})")
     warn_about_thinking(turns.session, turns.profile, turns.out)
 
@@ -163,7 +163,7 @@ def load(turns: Turns, rest: str) -> None:
     say(f"(loaded {len(chat.messages) // 2} messages with their answers)")
     ref = turns.session.setup.ref
     if chat.model and chat.model != ref:
-        say(f"(they were written with {chat.model}; this is {ref})")
+        say(f"(they were written with {visible(chat.model)}; this is {ref})")
     state = _state_path(path)
     if not state.exists():
         return

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from gguf_spec.sampling import Mask
     from gguf_spec.session import Session
 
-# How the models that we know end their reasoning.
-_REASONING_ENDS = ("</think>", "</seed:think>")
-
 
 @dataclass(frozen=True)
 class Constraint:
@@ -56,12 +53,12 @@ class Constraint:
         """
         trigger = ""
         if profile.chat.think == "on" and not raw:
-            template = session.setup.target.chat_template or ""
-            trigger = next((end for end in _REASONING_ENDS if end in template), "")
-            if not trigger:
+            marked = session.thinking.format
+            if marked is None:
                 raise InputError(
                     "with --think on the grammar begins behind the reasoning, but this model's "
                     "chat template does not say how that ends",
                     hint="leave --think on out",
                 )
+            trigger = marked.answer_mark
         return session.grammar(self.text, name=self.name, trigger=trigger)

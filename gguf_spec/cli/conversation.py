@@ -9,6 +9,7 @@ from gguf_spec.cli import chat_commands
 from gguf_spec.cli.answer import predicted_tokens
 from gguf_spec.cli.attach import attached
 from gguf_spec.cli.chat_stats import stats_lines
+from gguf_spec.cli.output import visible
 from gguf_spec.cli.prompts import read_text
 from gguf_spec.cli.turns import Turns
 from gguf_spec.errors import GgufSpecError, PromptError, UsageError
@@ -26,6 +27,8 @@ class Conversation:
 
     def __init__(self, turns: Turns) -> None:
         self.ended = False
+        self.failed = False
+        """Whether any message has got no answer, because of an error."""
         self.turns = turns
         self._out = turns.out
         self.commands: dict[str, tuple[Command, str, str]] = {
@@ -68,6 +71,7 @@ class Conversation:
                 self._out.note(f"(attached: {', '.join(names)})")
             return self.turns.answer(text)
         except GgufSpecError as error:
+            self.failed |= not line.startswith("/") or line.split()[0] == "/retry"
             self._out.say(f"error: {error.message}")
             if isinstance(error, PromptError):
                 self._out.say("hint: /clear starts over, /undo forgets the last message")
@@ -137,7 +141,7 @@ class Conversation:
 
     def _set_system(self, rest: str) -> None:
         if not rest:
-            self._out.say(self.turns.system or "there is no system message")
+            self._out.say(visible(self.turns.system) or "there is no system message")
             return
         self.turns.system = rest
         self._out.say("(the system message is set)")

@@ -25,10 +25,10 @@ from gguf_spec.backend.breakdown import (
     size_lines,
     without_weights,
 )
-from gguf_spec.backend.context import raw_context_params
 from gguf_spec.backend.lib import Lib
 from gguf_spec.backend.log import LOG
 from gguf_spec.backend.model import load_error, raw_model_params
+from gguf_spec.backend.params import raw_context_params
 from gguf_spec.errors import BackendError, GgufSpecError, NoFitError
 from gguf_spec.hidden_states import NEXTN
 from gguf_spec.probe.request import params_from

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,23 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="cannot be written"):
         check_folder(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a limit on the size of files")
+def test_a_full_disk_leaves_no_probe(tmp_path: Path) -> None:
+    """Making a file takes no room, what is written into it does."""
+    import resource
+
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(InputError, match="cannot be written"):
+            check_folder(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,22 @@ def test_tune_writes_a_profile(cli: Cli) -> None:
 )
 def test_bad_input_for_tune(cli: Cli, arguments: tuple[str, ...], code: int) -> None:
     assert cli("tune", *WHAT, *arguments).code == code
+
+
+def test_damaged_records_are_told(cli: Cli) -> None:
+    """A value of the wrong kind, and one that only a comparison reads."""
+    assert cli("bench", TARGET, "-t", "1", "--repeat", "1", "-n", "2", "--workload", "prompt.txt",
+               "--spec-type", "ngram-simple").code == 0  # fmt: skip
+    (good,) = _records()
+    record = json.loads(good.read_text(encoding="utf-8"))
+    bad = Path("bad.json")
+    bad.write_text(json.dumps({**record, "peak_memory": []}), encoding="utf-8")
+    for words in (("show", "bad.json"), ("compare", str(good), "bad.json")):
+        result = cli("bench", *words)
+        assert result.code == 3
+        assert "bad.json: is damaged" in result.err
+    record["workloads"][0]["name"] = {}
+    bad.write_text(json.dumps(record), encoding="utf-8")
+    result = cli("bench", "compare", str(good), "bad.json")
+    assert result.code == 3
+    assert "is damaged" in result.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gguf_spec.cli import conversation
@@ -22,6 +24,15 @@ def test_answers_go_to_stdout_and_all_else_to_stderr(chat: Cli, tiny: Cli) -> No
     assert result.out == tiny("-p", "hello", "-n", "6").out
     assert "1 answers, 6 tokens" in result.err
     assert ">" not in result.out
+
+
+@pytest.mark.parametrize("line", ["long " * 300, "read @latin.txt", "/set target.n_ctx 12\n/retry"])
+def test_a_message_without_an_answer_makes_a_script_fail(chat: Cli, line: str) -> None:
+    Path("latin.txt").write_bytes(b"\xe9t\xe9")
+    result = chat(f"hello\n{line}\n/exit\n", "-n", "6", "-c", "128")
+    assert result.code == 1
+    assert result.err.count("error: ") == 1
+    assert len(result.out.splitlines()) == 1
 
 
 def test_turns_reuse_the_prefix(chat: Cli) -> None:
@@ -104,7 +115,7 @@ def test_full_context_is_said_and_the_chat_goes_on(chat: Cli, tiny: Cli) -> None
 
 def test_a_long_first_message_does_not_end_the_chat(chat: Cli) -> None:
     result = chat(f"{'word ' * 100}\nhello\n", "-c", "64", "-n", "3")
-    assert result.code == 0
+    assert result.code == 1
     assert "the context holds 64" in result.err
     assert result.out
 

@@ -86,6 +86,15 @@ def test_a_broken_file_leaves_the_conversation_alone(chat: Cli) -> None:
     assert result.err.count("error: ") == 4
 
 
+def test_a_file_cannot_command_the_terminal(chat: Cli) -> None:
+    evil = {**GOOD, "model": "m\x1b[2J", "system": "\x1b]0;title\x07Be brief."}
+    Path("evil.json").write_text(json.dumps(evil), encoding="utf-8")
+    result = chat("/load evil.json\n/system\n")
+    assert "written with m[2J;" in result.err
+    assert "]0;titleBe brief." in result.err
+    assert not {"\x1b", "\x07"} & set(result.err)
+
+
 def test_other_files_are_not_overwritten(chat: Cli) -> None:
     Path("notes.txt").write_text("precious", encoding="utf-8")
     result = chat("/save notes.txt\n/save\n/save no/such/folder.json\n/save a.json\n/save a.json\n")

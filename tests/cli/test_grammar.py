@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,34 @@ def test_options_that_do_not_go_together(cli: Cli, schema: str) -> None:
     assert without_json.code == 2
     assert "--json" in without_json.err
     assert cli("run", TARGET, "-p", "x", "--json", "--logprobs", "21").code == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        ("{# [/THINK] #}{{ messages[0].content }}[THINK]", "[/THINK]"),
+        ("{# <channel|> #}{{ messages[0].content }}<|channel>thought\n", "<channel|>"),
+    ],
+)
+def test_a_grammar_begins_behind_reasoning_of_every_format(
+    cli: Cli, tmp_path: Path, template: str, end: str
+) -> None:
+    """The budget forces the end of the reasoning, and the grammar goes on from there."""
+    model, grammar = tmp_path / "thinker.gguf", tmp_path / "g.gbnf"
+    grammar.write_text('root ::= "yes" | "no"', encoding="utf-8")
+    subprocess.run(
+        [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force", "--chat-template",
+         template, TARGET, str(model)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    result = cli(
+        *("run", str(model), "-t", "1", "-p", "x", "-n", "60", "--grammar", str(grammar)),
+        *("--think", "on", "--think-budget", "3", "--json"),
+    )
+    assert result.code == 0
+    reasoning, mark, answer = result.json["text"].partition(end)
+    assert (bool(reasoning), mark) == (True, end)
+    assert answer in ("yes", "no")
 
 
 def test_thinking_on_needs_a_template_that_says_how_it_ends(cli: Cli, schema: str) -> None:
