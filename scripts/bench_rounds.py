@@ -98,6 +98,7 @@ def profile(model: str, kind: str, draft: Path | None, threads: int) -> Profile:
         "target.type_k": "bf16",
         "target.type_v": "bf16",
         "spec.types": [kind],
+        "spec.control": False,
         "spec.draft.n_max": N_MAX,
     }
     if draft is not None:
@@ -122,7 +123,7 @@ def rounds(
 ) -> dict[str, Any]:
     """Answers until there are ``n_rounds`` rounds with a draft; the first twenty do not count."""
     sequence = session.sequence
-    contexts = [session.context, *(drafter._context for drafter in sequence.drafters)]  # type: ignore[attr-defined]
+    contexts = [session.context, *session.draft_contexts.values()]
     outside: list[float] = []
     drafted = accepted = 0
     while len(outside) < n_rounds + 20:
