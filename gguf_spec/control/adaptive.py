@@ -22,6 +22,9 @@ from gguf_spec.control.paying import FIRST_PAUSE, Paying, learn_seconds, seconds
 LENGTHS = tuple(width - 1 for width in TIERS if width > 1)
 
 _BETTER = 1.03  # a draft has to promise this much more speed than none
+_PROOF = 0.5  # so much more where nothing has been won yet,
+_PROOF_TOKENS = 4.0  # less and less up to so many plain tokens
+_SURE_MATCH = 8  # and nothing more where so many tokens agree
 _BUDGET_TOKENS = 8.0  # what may be lost at once, in plain tokens
 _BUDGET_SHARE = 0.03  # and over time
 _RESERVE = 0.75  # of both, planned with: times are noisy
@@ -207,7 +210,7 @@ class AdaptiveController:
         room = self._room(base)
         curve, depth, rollback = self._curve, self._depth, self._rollback
         ratio, most = curve.ratio, curve.most
-        best, best_rate = 0, self._best_rate
+        best, best_rate = 0, max(self._best_rate, self._proof(match) / base)
         for k, tokens in zip(lengths, expected, strict=True):
             seconds = ratio(k + 1, depth) * base
             if rollback:
@@ -220,6 +223,14 @@ class AdaptiveController:
             if rate > best_rate:
                 best, best_rate = k, rate
         return best
+
+    def _proof(self, match: int) -> float:
+        """How much faster than plain decoding an n-gram draft has to promise to be. Short matches
+        are guesses until drafts have won something in this text, and many answers are short."""
+        if match >= _SURE_MATCH:
+            return _BETTER
+        won = -self._lost / (self._curve.base or 1.0)
+        return _BETTER + _PROOF * min(max(1.0 - won / _PROOF_TOKENS, 0.0), 1.0)
 
     def record(self, result: Round) -> None:
         """Learn what the round cost and what became of all drafts that are known."""
