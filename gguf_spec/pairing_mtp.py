@@ -53,16 +53,6 @@ def chain_length(head: ModelInfo) -> int | None:
     return head.n_layer_nextn if is_chain else None
 
 
-def instead_of_head(target: ModelInfo) -> str:
-    """What to do about a target whose own head cannot draft."""
-    if target.n_layer_nextn and target.arch in STORED_ARCHS:
-        return (
-            "what works with it: n-gram types (--spec-type ngram-simple), and a smaller model of "
-            "the same vocabulary (-d/--draft REF)"
-        )
-    return "name a file with the head with -d/--draft REF, or choose another type"
-
-
 def _head_problem(head: ModelInfo) -> str | None:
     """Tensors that the graph of a head takes for granted."""
     names = {tensor.name for tensor in head.tensors}

@@ -27,9 +27,17 @@ def stats_lines(turns: Turns) -> list[str]:
         lines += _time_saved(turns.saved_seconds)
         paused = last["spec"]["control"]["paused"]
         lines += [f"control: {paused}"] if paused else []
+        lines.append(_verified(last["spec"]["verified"]))
     used = last["prompt_tokens"] + last["completion_tokens"]
     lines.append(f"context: {used} of {last['model']['n_ctx']} tokens after the last answer")
     return lines
+
+
+def _verified(found: Mapping[str, Any] | None) -> str:
+    """What ``verify`` has found under the conditions of this chat."""
+    if found is None:
+        return "verified: not here, with these settings (gguf-spec verify)"
+    return f"verified: {found['verdict']} ({found['measured'][:10]})"
 
 
 def positions(reports: Sequence[Mapping[str, Any]]) -> list[str]:

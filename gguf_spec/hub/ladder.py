@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gguf_spec.errors import HeaderError, RefError
+from gguf_spec.errors import RefError
 from gguf_spec.header import ModelInfo, read_model
 from gguf_spec.hub.header_cache import HeaderCache
 from gguf_spec.hub.remote import RemoteFile, hub_folder, read_remote_model
@@ -338,12 +338,3 @@ def _one_model(rungs: list[LadderFile], left_out: dict[str, str]) -> list[Ladder
         )
     left_out |= {rung.path: "another model" for other in ranked[1:] for rung in other}
     return ranked[0]
-
-
-def check_role(info: ModelInfo, file: LadderFile) -> None:
-    """Raise HeaderError for a file that is no model to generate with."""
-    if info.role != "target":
-        raise HeaderError(
-            f"{file.ref}: its role is {info.role}, it cannot generate text by itself",
-            hint="name the model that it was made for",
-        )

@@ -35,6 +35,13 @@ def test_a_message_without_an_answer_makes_a_script_fail(chat: Cli, line: str) -
     assert len(result.out.splitlines()) == 1
 
 
+def test_stats_tell_what_verify_has_found(chat: Cli, verify: Cli) -> None:
+    assert "verified: not here" in chat("hello\n/stats\n", "-n", "4", "-c", "300").err
+    assert verify("-n", "8", "-c", "300", "--fixed").code == 0
+    told = chat("hello\n/stats\n", "-n", "4", "-c", "300", "--fixed").err
+    assert "verified: token-identical (" in told
+
+
 def test_turns_reuse_the_prefix(chat: Cli) -> None:
     result = chat("hello\nmore\n/stats\n", "-n", "6")
     assert len(result.err.split("cached")) == 2
