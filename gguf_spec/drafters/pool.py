@@ -77,10 +77,6 @@ class Pool:
         self.n_tokens = 0
         self._all = None
 
-    def continuation(self, key: Sequence[int], length: int) -> list[int]:
-        """Up to ``length`` tokens that followed the latest occurrence of ``key``; [] if none."""
-        return self.longest(key, len(key), length, 1)[0]
-
     def longest(self, last: Sequence[int], n: int, length: int, most: int) -> tuple[list[int], int]:
         """Of the ``most`` latest occurrences of the last ``n`` tokens of ``last``, the one before
         which most of ``last`` agrees, of equals the latest: up to ``length`` tokens that followed

@@ -48,10 +48,10 @@ def test_keeps_the_latest_and_finds_what_a_scan_finds(seed: int, bound: int) -> 
             for other in kept:
                 for i in reference.starts(other, key, len(other) - len(key)):
                     expected = other[i + len(key) :][:4]
-            assert pool.continuation(key, 4) == expected
+            assert pool.longest(key, len(key), 4, 1)[0] == expected
             assert pool.followers(key, 9) == reference.followers(kept, key, 9)
     pool.clear()
-    assert (pool.texts, pool.n_tokens, pool.continuation([1], 3)) == ([], 0, [])
+    assert (pool.texts, pool.n_tokens, pool.longest([1], 1, 3, 1)) == ([], 0, ([], 0))
 
 
 def test_drafts_from_earlier_texts_when_the_history_has_nothing() -> None:
