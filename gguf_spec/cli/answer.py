@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from gguf_spec.cli.keys import restore_terminal
 from gguf_spec.cli.output import Output
 from gguf_spec.cli.summary import counted, exact_line, setup_line
 from gguf_spec.errors import UsageError
@@ -133,7 +134,7 @@ def stream(
 
     Raises:
         PromptError: the prompt is empty or longer than the context.
-        KeyboardInterrupt: on a second Ctrl-C.
+        SecondInterrupt: on a second Ctrl-C.
     """
     generation = session.generate(prompt, params)
     shown = 0
@@ -187,9 +188,13 @@ def audited_text(generation: Generation, out: Output) -> str:
     return "\n".join(lines)
 
 
+class SecondInterrupt(KeyboardInterrupt):
+    """Ctrl-C once more, while an answer is being cancelled: the user wants to leave."""
+
+
 @contextlib.contextmanager
 def cancelled_by_interrupt(generation: Generation) -> Iterator[None]:
-    """Within it, Ctrl-C cancels ``generation``; the second one is a KeyboardInterrupt as ever."""
+    """Within it, Ctrl-C cancels ``generation``; the second one is a SecondInterrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's
         return
@@ -199,7 +204,7 @@ def cancelled_by_interrupt(generation: Generation) -> Iterator[None]:
         nonlocal pressed
         pressed += 1
         if pressed > 1:
-            raise KeyboardInterrupt
+            raise SecondInterrupt
         generation.cancel()
 
     before = signal.signal(signal.SIGINT, on_interrupt)
@@ -230,6 +235,7 @@ def quit_when_stuck() -> Iterator[None]:
         while number := os.read(reader, 1):
             pressed += number[0] == signal.SIGINT
             if pressed > 1 and not done.wait(1.0):
+                restore_terminal()
                 os._exit(130)
         os.close(reader)
 

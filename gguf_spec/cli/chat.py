@@ -79,10 +79,11 @@ def chat(
         conversation = Conversation(turns)
         reader = _reader(conversation)
         out.note("Type a message; /help lists the commands, /exit leaves.")
-        while not conversation.ended and (line := reader.read()) is not None:
-            finish = conversation.take(line)
-            if finish == "cancelled" and not reader.interactive:
-                raise typer.Exit(130)
+        with reader.keys():
+            while not conversation.ended and (line := reader.read()) is not None:
+                finish = conversation.take(line)
+                if finish == "cancelled" and not reader.interactive:
+                    raise typer.Exit(130)
     if reader.interrupted:
         raise typer.Exit(130)
     if conversation.failed and not reader.interactive:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 
 from gguf_spec.cli import chat_commands
-from gguf_spec.cli.answer import predicted_tokens
+from gguf_spec.cli.answer import SecondInterrupt, predicted_tokens
 from gguf_spec.cli.attach import attached
 from gguf_spec.cli.chat_stats import stats_lines
 from gguf_spec.cli.output import visible
@@ -61,7 +61,11 @@ class Conversation:
     def take(self, line: str) -> str | None:
         """Do what ``line`` says. Returns the finish reason if it was answered.
 
-        An error ends this turn, not the conversation.
+        An error ends this turn, not the conversation, as Ctrl-C does.
+
+        Raises:
+            SecondInterrupt: Ctrl-C once more, while an answer is being cancelled.
+            GgufSpecError, KeyboardInterrupt: no model is loaded any more.
         """
         try:
             if line.startswith("/"):
@@ -70,7 +74,15 @@ class Conversation:
             if names:
                 self._out.note(f"(attached: {', '.join(names)})")
             return self.turns.answer(text)
+        except SecondInterrupt:
+            raise
+        except KeyboardInterrupt:
+            if self.turns.loaded.lost or not self.turns.interactive:
+                raise
+            self._out.say("(interrupted)")
         except GgufSpecError as error:
+            if self.turns.loaded.lost:
+                raise
             self.failed |= not line.startswith("/") or line.split()[0] == "/retry"
             self._out.say(f"error: {error.message}")
             if isinstance(error, PromptError):

@@ -26,6 +26,11 @@ class LineReader:
         """The next line that is not blank; None at the end, or after Ctrl-C twice."""
         return self._typed() if self.interactive else self._piped()
 
+    @staticmethod
+    def keys() -> contextlib.AbstractContextManager[None]:
+        """The keyboard between two prompts is left alone: ``input`` may need it line by line."""
+        return contextlib.nullcontext()
+
     def _piped(self) -> str | None:
         for line in sys.stdin:
             if line.strip():

@@ -19,6 +19,8 @@ class Loaded:
 
     def __init__(self, setup: Setup, out: Output) -> None:
         self._out = out
+        self.lost = False
+        """Whether a reload has failed, and going back too: there is nothing to go on with."""
         self.session = self._opened(setup)
 
     def reload(self, profile: Profile, name: str = "") -> None:
@@ -27,6 +29,7 @@ class Loaded:
 
         Raises:
             GgufSpecError: it cannot be loaded; the session is as before, with empty caches.
+            Lost: nor can the old one be loaded again.
         """
         setup = prepare_setup(profile, self._out, name=name)
         before = self.session.setup
@@ -35,7 +38,9 @@ class Loaded:
             self.session = self._opened(setup)
         except BaseException:
             self._out.say("(going back to what was loaded)")
+            self.lost = True
             self.session = self._opened(before)
+            self.lost = False
             raise
 
     def _opened(self, setup: Setup) -> Session:

@@ -18,6 +18,7 @@ from prompt_toolkit.shortcuts import CompleteStyle
 from prompt_toolkit.styles import Style
 
 from gguf_spec.cli.conversation import Conversation
+from gguf_spec.cli.keys import quiet_keys
 from gguf_spec.cli.lines import PROMPT
 from gguf_spec.cli.options import SPEC_TYPES
 from gguf_spec.cli.status import toolbar
@@ -74,6 +75,11 @@ class PromptLine:
             if text.strip():
                 return text.strip("\n")
             warned = False
+
+    @staticmethod
+    def keys() -> contextlib.AbstractContextManager[None]:
+        """The keyboard between two prompts: prompt_toolkit takes it from there and gives it back."""
+        return quiet_keys()
 
     def _toolbar(self) -> str:
         turns = self._conversation.turns

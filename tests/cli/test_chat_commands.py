@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gguf_spec.cli import completion, first_run
+from gguf_spec.cli.answer import prepare_setup
+from gguf_spec.cli.conversation import Conversation
+from gguf_spec.cli.loaded import Loaded
+from gguf_spec.cli.output import Output
 from gguf_spec.cli.status import fitted
+from gguf_spec.cli.turns import Turns
+from gguf_spec.errors import InputError
+from gguf_spec.profile import Profile, apply_values
+from gguf_spec.session import Session
+from gguf_spec.setup import Setup
 from tests.cli.conftest import DRAFT, TARGET, Cli, Result
 
 NGRAM = ("--spec-type", "ngram-simple", "--set", "spec.ngram-simple.size_n=3", "--fixed")
@@ -38,6 +51,50 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> str:
          TEMPLATE, TARGET, str(path)], check=True, capture_output=True,
     )  # fmt: skip
     return str(path)
+
+
+# ---------------------------------------------------------------- Ctrl-C in a command
+
+
+@pytest.fixture
+def conversation(tmp_path: Path) -> Iterator[Conversation]:
+    """A chat in a terminal, between two prompts."""
+    out = Output.of()
+    profile = apply_values(Profile(), {"target.model": TARGET, "target.n_threads": 1})
+    with Loaded(prepare_setup(profile, out), out) as loaded:
+        yield Conversation(Turns(loaded, out, 4, interactive=True))
+
+
+def test_ctrl_c_ends_a_command_and_not_the_chat(
+    conversation: Conversation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    interrupt = partial(signal.raise_signal, signal.SIGINT)
+    conversation.commands["/wait"] = (lambda rest: interrupt(), "", "")
+    assert conversation.take("/wait") is None
+    assert "(interrupted)" in capfd.readouterr().err
+    assert conversation.take("hello") == "length"
+    conversation.turns.interactive = False
+    with pytest.raises(KeyboardInterrupt):
+        conversation.take("/wait")
+
+
+def test_a_chat_that_lost_its_model_ends(conversation: Conversation, tmp_path: Path) -> None:
+    loaded = conversation.turns.loaded
+    copy = tmp_path / "copy.gguf"
+    shutil.copy(TARGET, copy)
+    conversation.take(f"/set target.model {copy}")
+    copy.unlink()
+    bad = tmp_path / "bad.gguf"
+    shutil.copy(TARGET, bad)
+    opened = loaded._opened
+
+    def vanishing(setup: Setup) -> Session:
+        bad.unlink(missing_ok=True)  # while it is loaded
+        return opened(setup)
+
+    loaded._opened = vanishing  # type: ignore[method-assign]
+    with pytest.raises(InputError):
+        conversation.take(f"/set target.model {bad}")
 
 
 # --------------------------------------------------------------------------- drafting

@@ -77,6 +77,20 @@ def test_what_is_typed_meanwhile_waits_and_ctrl_c_keeps_the_answer(start: Start)
     assert one.ended() == 130
 
 
+def test_keys_between_two_prompts_are_not_lost(start: Start) -> None:
+    one = start()
+    one.prompt()
+    for times in range(1, 9):
+        one.type("/stats\r")
+        one.shows("no answers yet", times)
+        one.type("\x03")  # before the next prompt is there, or just after
+        one.until(lambda text, n=times: text.count("Ctrl-C again") + text.count("(interr") == n)
+    one.type("/stats\r")
+    one.shows("no answers yet", 9)
+    one.type("\x04")
+    assert one.ended() == 0
+
+
 def test_many_pasted_lines_are_one_message(start: Start) -> None:
     one = start("-n", "3", "-c", "4096")
     one.prompt()
