@@ -78,7 +78,7 @@ class PromptLine:
 
     @staticmethod
     def keys() -> contextlib.AbstractContextManager[None]:
-        """The keyboard between two prompts: prompt_toolkit takes it from there and gives it back."""
+        """The keyboard between prompts: prompt_toolkit takes it from there and gives it back."""
         return quiet_keys()
 
     def _toolbar(self) -> str:
