@@ -19,6 +19,7 @@ from typing import Any
 from gguf_spec.errors import UsageError
 
 GIB = 1 << 30
+MTP_LENGTH = 2  # best on most GPUs
 _TABLE = Path(__file__).with_name("gpus.toml")
 _MOST_GPUS = 64
 # Words that makers put around the name, and that people leave out.
@@ -39,7 +40,8 @@ _SUFFIX = re.compile(r"(?<=\d)(ti|super|xtx|xt|gre|laptop|ada)(?![a-z])")
 class Gpu:
     """A GPU with one size of memory. ``memory`` in bytes, ``bandwidth`` in bytes per second;
     ``share`` of it is what plain decoding uses, ``measured`` if that was seen on this very GPU and
-    not on others of its maker. ``unified``: the memory is the computer's."""
+    not on others of its maker. ``unified``: the memory is the computer's. MTP drafts of
+    ``mtp_length`` tokens are worth trying first."""
 
     name: str
     vendor: str
@@ -48,6 +50,7 @@ class Gpu:
     share: float
     measured: bool = False
     unified: bool = False
+    mtp_length: int = MTP_LENGTH
 
     @property
     def title(self) -> str:
@@ -167,6 +170,7 @@ def _table() -> tuple[Gpu, ...]:
             share=row.get("share", shares[row["vendor"]]),
             measured="share" in row,
             unified=row.get("unified", False),
+            mtp_length=row.get("mtp_length", MTP_LENGTH),
         )
         for row in _toml()["gpu"]
         for size in row["memory"]

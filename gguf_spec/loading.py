@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gguf_spec.backend import ContextParams, ModelParams
+from gguf_spec.backend import ContextParams, Device, ModelParams, list_devices
 from gguf_spec.control import DrafterFacts
 from gguf_spec.drafters.base import Drafter, StatesDrafter
+from gguf_spec.gpu_table import MTP_LENGTH, describe
 from gguf_spec.loadable import MAX_LAYERS
 from gguf_spec.planning.offers import usual_ubatch
 from gguf_spec.profile import Target
@@ -28,6 +29,18 @@ def drafter_facts(
         )
         for drafter, ceiling, floor in zip(drafters, ceilings, floors, strict=True)
     ]
+
+
+def first_length(target: Target, devices: Sequence[Device] | None = None) -> int:
+    """The length of draft to try first: what published sweeps found best on the first GPU that the
+    target is on. ``devices``: those of this build, if they are known."""
+    if target.n_gpu_layers == 0:
+        return MTP_LENGTH
+    for device in list_devices() if devices is None else devices:
+        if device.kind == "gpu" and (not target.devices or device.name in target.devices):
+            gpu = describe(device.description, device.total)
+            return MTP_LENGTH if gpu is None else gpu.mtp_length
+    return MTP_LENGTH
 
 
 def target_params(target: Target, n_layer: int = MAX_LAYERS) -> ModelParams:

@@ -32,6 +32,7 @@ from gguf_spec.loading import (
     draft_context_params,
     draft_model_params,
     drafter_facts,
+    first_length,
     target_params,
 )
 from gguf_spec.ngram_pool_file import load_pool, save_pool
@@ -300,7 +301,8 @@ class Session:
         self.context.busy_seconds = 0.0
         self.warmup_seconds = perf_counter() - begun
         facts = drafter_facts(drafters, setup.ceilings, setup.floors)
-        return AdaptiveController(facts, self.curve)
+        length = first_length(setup.profile.target)
+        return AdaptiveController(facts, self.curve, first_length=length)
 
     def _exact_limits(self, context: LlamaContext) -> WidthLimits:
         if self.setup.max_width == 1:

@@ -13,7 +13,7 @@ from gguf_spec.control.base import Controller
 from gguf_spec.drafters.base import Absent, Draft, Drafter
 from gguf_spec.drafters.ngram_registry import make_ngram, ngram_ceiling
 from gguf_spec.history import History
-from gguf_spec.loading import drafter_facts
+from gguf_spec.loading import drafter_facts, first_length
 from gguf_spec.profile import Spec
 from gguf_spec.sampling import Sampler
 from gguf_spec.session import Session
@@ -179,5 +179,7 @@ def arrange(
     floors = session.setup.floors
     inner: Controller = FixedPolicy(ceilings, floors)
     if setup.control:
-        inner = AdaptiveController(drafter_facts(drafters, ceilings, floors), session.curve)
+        facts = drafter_facts(drafters, ceilings, floors)
+        length = first_length(session.setup.profile.target)
+        inner = AdaptiveController(facts, session.curve, first_length=length)
     return Arrangement(tuple(drafters), Recorder(inner))

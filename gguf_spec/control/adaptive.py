@@ -29,7 +29,6 @@ _BUDGET_TOKENS = 8.0  # what may be lost at once, in plain tokens
 _BUDGET_SHARE = 0.03  # and over time
 _RESERVE = 0.75  # of both, planned with: times are noisy
 _CREDIT_TOKENS = 48.0  # gains beyond this do not pay for later losses
-_PROBE_LENGTH = 2  # the best length of MTP heads on most GPUs
 _LEAST_FLOOR = 0.1  # a lower one is not worth computing probabilities for
 _ANCHOR = 64  # drafted rounds after which a plain one is due
 _SOON = 8  # and when steps take another time than expected
@@ -74,12 +73,20 @@ class _Shadow:
 class AdaptiveController:
     """Chooses by measured cost and acceptance; see the module.
 
-    ``curve`` is shared by the generations of a session and learns from all of them.
+    ``curve`` is shared by the generations of a session and learns from all of them. Drafters that
+    take time are first asked for ``first_length`` tokens: two are the best length of MTP heads on
+    most GPUs.
     """
 
     def __init__(
-        self, drafters: Sequence[DrafterFacts], curve: CostCurve, hints: Hints | None = None
+        self,
+        drafters: Sequence[DrafterFacts],
+        curve: CostCurve,
+        hints: Hints | None = None,
+        *,
+        first_length: int = 2,
     ) -> None:
+        self._first_length = first_length
         self._facts = tuple(drafters)
         self._curve = curve
         self._matches: dict[int, MatchChances] = {}
@@ -198,7 +205,7 @@ class AdaptiveController:
         i = choice.drafter
         if i in self._paying:
             return n if n >= choice.n_min else 0
-        match = max(offer.match, self._facts[i].size)
+        match = offer.match or self._facts[i].size
         if i not in self._shadows and n:
             self._shadows[i] = _Shadow(tuple(offer.tokens), match)
         base = self._curve.base
@@ -349,7 +356,7 @@ class AdaptiveController:
         self, i: int, paying: Paying, lengths: Sequence[int], base: float, backlog: float
     ) -> Choice | None:
         """A short draft to see what it costs and how good it is, if there is budget for it."""
-        k = max(min(_PROBE_LENGTH, lengths[-1]), paying.floor)
+        k = max(min(self._first_length, lengths[-1]), paying.floor)
         if k > lengths[-1]:
             return None
         guess = seconds_of(paying.seconds, k) if paying.seconds else base

