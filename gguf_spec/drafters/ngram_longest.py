@@ -70,7 +70,7 @@ class LongestMatch(NgramDrafter):
         return tokens
 
     def _place_in(self, history: History) -> int:
-        """Where to copy from, -1 for nowhere; sets ``_match``, and ``_matched`` to what it is without
+        """Where to copy from, -1 for nowhere; sets ``_match``, and ``_matched``: the same without
         regard to hits."""
         n, length = self.size_n, len(history)
         if self._place >= 0:
@@ -108,7 +108,7 @@ class LongestMatch(NgramDrafter):
         return self._place
 
     def _weighed(self, nexts: list[int]) -> int:
-        """The match, weighed by hits: ``nexts`` is what the latest places go on with. Where several
+        """The match, weighed by hits: ``nexts`` is what the latest places go on with. Where some
         go on alike, and none otherwise, a short match is as good as a long one; where most go on
         otherwise it is worth half. (Of matches of two to five tokens in the recorded texts, a single
         place was right in 59 %, two or three that agree in 87 %, four in all, a minority in 32 %.)

@@ -89,8 +89,8 @@ def test_nothing_known_nothing_offered() -> None:
 @given(st.lists(st.integers(0, 3), max_size=120), st.integers(1, 6))
 def test_asked_in_every_round_or_once_the_match_is_true(text: list[int], step: int) -> None:
     """What it says of its match holds: so many tokens before the draft agree with some place that
-    goes on as the draft does, or it is one of several that do. Followed from round to round it is no
-    shorter than looked up anew."""
+    goes on as the draft does, or several do. Followed from round to round it is no shorter
+    than looked up anew."""
     drafter, history = LongestMatch(2, 6), History()
     drafter.begin(history)
     for begin in range(0, len(text), step):
