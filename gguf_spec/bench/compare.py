@@ -16,6 +16,7 @@ from gguf_spec.bench.theory import Tally, explain, total
 
 _LEAST_SHARE = 0.5
 _NEAR_TIE = "identical-up-to-near-ties"
+_SHARE = 0.03  # of its time that drafting may lose, beside the tokens that are told
 
 
 def compared_tokens(a: Turn, b: Turn) -> int:
@@ -29,17 +30,33 @@ def compared_tokens(a: Turn, b: Turn) -> int:
     return n
 
 
+def most_lost(base: Turn, other: Turn, n: int) -> float:
+    """The most that ``other`` had lost at the end of any of its steps, up to ``n`` tokens, beyond
+    3 % of its time until then, in plain tokens. Decoding only: from the first token on."""
+    if n < 2:
+        return 0.0
+    step = (base.times[n - 1] - base.times[0]) / (n - 1)
+    ends = [i for i in range(n) if i == n - 1 or other.times[i + 1] > other.times[i]]
+    lost = max(
+        (1.0 - _SHARE) * (other.times[i] - other.times[0]) - (base.times[i] - base.times[0])
+        for i in ends
+    )
+    return max(lost, 0.0) / step if step > 0.0 else 0.0
+
+
 def pair(base: BenchRun, other: BenchRun) -> dict[str, Any]:
     """One pair as JSON: seconds of both over the tokens in common. The ratios say how many times
     as fast ``other`` is; None where there is nothing to divide."""
     sides: list[list[float]] = [[0.0, 0.0], [0.0, 0.0]]
     n_compared = n_decoded = n_tokens = 0
+    lost = 0.0
     divergence = None
     for index, (a, b) in enumerate(zip(base.turns, other.turns, strict=False)):
         n = compared_tokens(a, b)
         n_tokens += len(a.tokens)
         n_compared += n
         n_decoded += max(n - 1, 0)
+        lost = max(lost, most_lost(a, b, n))
         if a.tokens != b.tokens and divergence is None:
             divergence = {"turn": index, "token": common_prefix(a.tokens, b.tokens)}
         for side, turn in zip(sides, (a, b), strict=True):
@@ -52,6 +69,7 @@ def pair(base: BenchRun, other: BenchRun) -> dict[str, Any]:
         "setup": _seconds(sides[1], n_decoded),
         "decode_ratio": _ratio(sides[0][1], sides[1][1]),
         "total_ratio": _ratio(sum(sides[0]), sum(sides[1])),
+        "most_lost_tokens": round(lost, 2),
         "compared_tokens": n_compared,
         "tokens": n_tokens,
         "first_divergence": divergence,

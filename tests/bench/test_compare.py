@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gguf_spec.bench.compare import compared_tokens, comparison, overall, pair
+from gguf_spec.bench.compare import compared_tokens, comparison, most_lost, overall, pair
 from gguf_spec.bench.runner import BenchRun, Turn
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)
@@ -51,6 +51,18 @@ def test_turns_add_up() -> None:
     one = _run(1, _turn(ids), _turn(ids))
     other = _run(1, _turn(ids, 0.05), _turn(ids, 0.2))
     assert pair(one, other)["decode_ratio"] == pytest.approx(0.8 / 1.0)
+
+
+def test_the_most_that_was_lost_counts_the_ends_of_steps() -> None:
+    plain = Turn(tuple(range(7)), tuple(float(i) for i in range(7)))
+    #                   two steps of 3 s for one token each, then four tokens at once
+    drafted = Turn(plain.tokens, (5.0, 8.0, 11.0, 12.0, 12.0, 12.0, 12.0))
+    assert most_lost(plain, drafted, 7) == pytest.approx(0.97 * 6.0 - 2.0)
+    assert most_lost(plain, drafted, 2) == pytest.approx(0.97 * 3.0 - 1.0)
+    assert most_lost(plain, plain, 7) == 0.0
+    assert most_lost(plain, drafted, 1) == 0.0
+    two = pair(_run(1, plain, plain), _run(1, plain, drafted))
+    assert two["most_lost_tokens"] == pytest.approx(3.82)
 
 
 def _compare(difference: dict[str, Any] | None, at: int) -> dict[str, Any]:
