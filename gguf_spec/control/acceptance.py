@@ -21,6 +21,7 @@ _PRIORS = (0.2, 0.35, 0.5, 0.6, 0.65, 0.75, 0.82, 0.9, 0.94, 0.96, 0.97, 0.98)
 _PRIOR_WEIGHT = 5.0  # observations that a prior stands for
 _POSITION_WEIGHT = 3.0  # and what is known of the position before
 _MEMORY = 0.98  # what an observation weighs after the next one
+_LONGEST = len(_CLASSES) - 1
 _CLASS_OF = tuple(bisect_right(_CLASSES, match) - 1 for match in range(65))
 #: How much of the shift is a class's: a long match is a copy in any text.
 _SHARES = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2)
@@ -63,42 +64,43 @@ class MatchChances:
         priors = [prior * prior for prior in _PRIORS] if hot else _PRIORS
         self._chances = [Chance(prior, _PRIOR_WEIGHT) for prior in priors]
         self._shift = 0.0  # in log-odds
-        self._means: list[float] | None = None
+        self._means: list[float | None] = [None] * len(_CLASSES)
 
     @property
     def means(self) -> list[float]:
         """The chances, by class."""
-        if self._means is None:
-            factors = [math.exp(share * self._shift) for share in _SHARES]
-            odds = [
-                factor * chance.hits / max(chance.tests - chance.hits, _LEAST)
-                for factor, chance in zip(factors, self._chances, strict=True)
-            ]
-            self._means = [odd / (1.0 + odd) for odd in odds]
-        return self._means
+        return [self._mean(which) for which in range(len(_CLASSES))]
 
     def of(self, match: int) -> float:
         """The chance that the token after ``match`` agreeing ones stands."""
-        return self.means[_CLASS_OF[match] if match < 65 else -1]
+        return self._mean(_CLASS_OF[match] if match < 65 else _LONGEST)
+
+    def _mean(self, which: int) -> float:
+        known = self._means[which]
+        if known is None:
+            chance = self._chances[which]
+            odds = chance.hits / max(chance.tests - chance.hits, _LEAST)
+            odds *= math.exp(_SHARES[which] * self._shift)
+            known = self._means[which] = odds / (1.0 + odds)
+        return known
 
     def observe(self, match: int, stood: bool) -> None:
         """A token after ``match`` agreeing ones stood, or did not."""
-        which = _CLASS_OF[match] if match < 65 else len(_CLASSES) - 1
-        surprise = _SHARES[which] * (stood - self.means[which])
+        which = _CLASS_OF[match] if match < 65 else _LONGEST
+        surprise = _SHARES[which] * (stood - self._mean(which))
         shift = _KEEP_SHIFT * self._shift + _SHIFT_RATE * surprise
         self._shift = min(max(shift, -_MOST_SHIFT), _MOST_SHIFT)
         self._chances[which].observe(stood)
-        self._means = None
+        self._means = [None] * len(_CLASSES)
 
     def expected(self, match: int, lengths: Sequence[int]) -> list[float]:
         """The tokens that drafts of these lengths (ascending) are expected to yield after
         ``match`` agreeing ones, the target's own token included."""
-        means, result = self.means, []
+        result = []
         total, survival, done = 1.0, 1.0, 0
         for length in lengths:
             while done < length and survival > _LEAST:
-                here = match + done
-                survival *= means[_CLASS_OF[here] if here < 65 else -1]
+                survival *= self.of(match + done)
                 total += survival
                 done += 1
             result.append(total)

@@ -211,25 +211,33 @@ class AdaptiveController:
         base = self._curve.base
         if base is None or n < choice.n_min or self._until_plain <= 0:
             return 0
-        lengths = [k for k in LENGTHS if k < n]
-        lengths.append(n)
+        lengths, costs = self._affordable(n, choice.n_min, base)
         expected = self._matches[i].expected(match, lengths)
-        room = self._room(base)
-        curve, depth, rollback = self._curve, self._depth, self._rollback
-        ratio, most = curve.ratio, curve.most
         best, best_rate = 0, max(self._best_rate, self._proof(match) / base)
-        for k, tokens in zip(lengths, expected, strict=True):
-            seconds = ratio(k + 1, depth) * base
-            if rollback:
-                seconds += seconds_of(rollback, k)
-            if k < choice.n_min:
-                continue
-            if seconds + (most(k + 1, depth) - ratio(k + 1, depth) - 1.0) * base > room:
-                break
+        for k, tokens, seconds in zip(lengths, expected, costs, strict=True):
             rate = tokens / seconds
             if rate > best_rate:
                 best, best_rate = k, rate
         return best
+
+    def _affordable(self, n: int, n_min: int, base: float) -> tuple[list[int], list[float]]:
+        """Lengths of an n-gram draft of ``n`` tokens, with the seconds that they take, as far as
+        there is room for losing them."""
+        lengths: list[int] = []
+        costs: list[float] = []
+        room, depth, rollback = self._room(base), self._depth, self._rollback
+        for length in (*LENGTHS, n):
+            k = min(length, n)
+            ratio, most = self._curve.bounds(k + 1, depth)
+            extra = seconds_of(rollback, k) if rollback else 0.0
+            if k >= n_min:
+                if (most - 1.0) * base + extra > room:
+                    break
+                lengths.append(k)
+                costs.append(ratio * base + extra)
+            if k == n:
+                break
+        return lengths, costs
 
     def _proof(self, match: int) -> float:
         """How much faster than plain decoding an n-gram draft has to promise to be. Short matches

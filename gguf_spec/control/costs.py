@@ -36,6 +36,15 @@ class CostCurve:
         self._n_single = 1
         self._ratios: dict[int, dict[int, float]] = {}
         self._lines: dict[int, tuple[list[int], list[float]]] = {}
+        self._bounds: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def bounds(self, width: int, depth: int = 0) -> tuple[float, float]:
+        """``ratio`` and ``most``, which are looked up for many widths in every round."""
+        key = bisect_left(DEPTHS, depth), width
+        found = self._bounds.get(key)
+        if found is None:
+            found = self._bounds[key] = self.ratio(width, depth), self.most(width, depth)
+        return found
 
     def ratio(self, width: int, depth: int = 0) -> float:
         """c(``width``): the time of a batch over that of a single token, at least 1."""
@@ -95,7 +104,7 @@ class CostCurve:
             changed = min(seconds / self.base, self.most(width, depth))
         changed = max(changed, 1.0)
         self._ratios.setdefault(which, dict(self._nearest(which)))[width] = changed
-        self._lines.clear()
+        self._forget()
         return surprise if known else 0.0
 
     def set_curve(self, depth: int, seconds: Mapping[int, float]) -> None:
@@ -103,7 +112,7 @@ class CostCurve:
         base = self.base = seconds[1]
         ratios = {width: max(time / base, 1.0) for width, time in seconds.items()}
         self._ratios[_depth_class(depth)] = ratios
-        self._lines.clear()
+        self._forget()
 
     def record(self) -> dict[str, dict[str, float]]:
         """The ratios as JSON, by class of depth and width."""
@@ -127,6 +136,11 @@ class CostCurve:
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError("no cost curve") from error
         return curve
+
+    def _forget(self) -> None:
+        """The ratios have changed."""
+        self._lines.clear()
+        self._bounds.clear()
 
     def _nearest(self, which: int) -> dict[int, float]:
         """The ratios of class ``which``, or of the nearest one that has any."""
