@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gguf_spec.errors import RefError
-from gguf_spec.header import ModelInfo, read_model
+from gguf_spec.header import ModelInfo, TensorInfo, read_model
 from gguf_spec.hub.header_cache import HeaderCache
 from gguf_spec.hub.remote import PARALLEL, RemoteFile, hub_folder, read_remote_model
 from gguf_spec.hub.repository import RepoFile, Repository, no_such_file, open_repository
-from gguf_spec.hub.sibling import read_sibling
+from gguf_spec.hub.sibling import kept_header, read_sibling
 from gguf_spec.hub.web import Web
 from gguf_spec.refs import SIDECAR, SPLIT, Ref, hf_cache_dir, match_quant, parse_ref, some
 from gguf_spec.siblings import hinted_type, model_name
@@ -60,6 +60,7 @@ class Ladder:
     drafts: bool = False
     room: int | None = None
     _infos: dict[str, ModelInfo] = field(default_factory=dict)
+    _sketches: dict[str, tuple[ModelInfo, ModelInfo]] = field(default_factory=dict)
     _whole: set[str] = field(default_factory=set)  # of them those that were read to the end
 
     @property
@@ -132,8 +133,11 @@ class Ladder:
         # From the next larger one that is known. So a file that turned out to be less than its
         # size promised is not overtaken by all the smaller ones, which would have to be read too.
         known = sorted(self._infos.values(), key=lambda info: info.file_bytes)
-        larger = (info for info in known if info.file_bytes >= file.bytes)
-        return scaled(next(larger, known[-1]), file)
+        base = next((info for info in known if info.file_bytes >= file.bytes), known[-1])
+        drawn = self._sketches.get(file.path)
+        if drawn is None or drawn[0] is not base:  # the same object again: much is kept by it
+            drawn = self._sketches[file.path] = base, scaled(base, file)
+        return drawn[1]
 
     def settle(self, wanted: Callable[[Sequence[ModelInfo]], Iterable[int]]) -> list[ModelInfo]:
         """Headers of all rungs, with tensor tables of their own where it matters.
@@ -142,6 +146,7 @@ class Ladder:
         rungs that have to be exact: the one it would choose, say. It is asked until all of them
         are. Files that turn out to be no target leave the ladder. Raises RefError if none is left.
         """
+        self._recall()
         for _ in range(ROUNDS):
             infos = self._infos_of_all()
             missing = [i for i in wanted(infos) if not self.is_exact(self.files[i])]
@@ -149,6 +154,17 @@ class Ladder:
                 return infos
             self.read_tables([self.files[i] for i in dict.fromkeys(missing)])
         return self._infos_of_all()
+
+    def _recall(self) -> None:
+        """Take what was read another time: then there is less to sketch, and nothing to ask."""
+        cache = HeaderCache(hub_folder())
+        for file in [file for file in self.files if file.path not in self._infos]:
+            found = kept_header(self.web, cache, remote_files(self.repository, file))
+            if found is not None:
+                self._infos[file.path] = found[0]
+                if found[1]:
+                    self._whole.add(file.path)
+                self._keep_if_target(file, found[0])
 
     def _infos_of_all(self) -> list[ModelInfo]:
         while True:
@@ -248,16 +264,21 @@ def remote_header(
     here = [local_copy(repository, part) for part in file.parts]
     if all(path is not None for path in here) and here[0] is not None:
         return read_model(here[0])
-    remote = [
+    remote = remote_files(repository, file)
+    cache = HeaderCache(hub_folder())
+    if base is not None:
+        return read_sibling(web, cache, remote, base)
+    return read_remote_model(web, cache, remote, likely=likely)
+
+
+def remote_files(repository: Repository, file: LadderFile) -> list[RemoteFile]:
+    """The parts of a quantization, where they can be asked for."""
+    return [
         RemoteFile(
             f"hf:{repository.name}/{part.path}", repository.url(part.path), part.size, part.oid
         )
         for part in file.parts
     ]
-    cache = HeaderCache(hub_folder())
-    if base is not None:
-        return read_sibling(web, cache, remote, base)
-    return read_remote_model(web, cache, remote, likely=likely)
 
 
 def local_copy(repository: Repository, file: RepoFile) -> Path | None:
@@ -275,7 +296,8 @@ def scaled(info: ModelInfo, file: LadderFile) -> ModelInfo:
     data = max(file.bytes - info.header_bytes, 1)
     own = max(info.file_bytes - info.header_bytes, 1)
     tensors = tuple(
-        replace(tensor, n_bytes=max(tensor.n_bytes * data // own, 1)) for tensor in info.tensors
+        TensorInfo(one.name, one.shape, one.type, one.offset, max(one.n_bytes * data // own, 1))
+        for one in info.tensors
     )
     return replace(
         info,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.gguf_sibling import parse_sibling, vocabulary_of
 from gguf_spec.gguf_source import ByteSource
-from gguf_spec.header import ModelInfo
+from gguf_spec.header import ModelInfo, join_parts
 from gguf_spec.hub.header_cache import HeaderCache
 from gguf_spec.hub.ranges import body_of
 from gguf_spec.hub.remote import RemoteFile, cache_key, check_content, read_remote, with_parts
@@ -32,11 +32,9 @@ def _read(web: Web, cache: HeaderCache, file: RemoteFile, base: ModelInfo) -> Mo
     size = file.size
     if file.oid is None or size is None or vocabulary is None:
         return read_remote(web, cache, file)
-    key = cache_key(web, file)
-    kept = f"{key}\0 as its sibling's"
-    known = cache.load(key, file.name) or cache.load(kept, file.name)
+    known = _kept(web, cache, file)
     if known is not None:
-        return known
+        return known[0]
 
     try:
         n_head = min(vocabulary.start + HEAD_MORE, size)
@@ -51,8 +49,39 @@ def _read(web: Web, cache: HeaderCache, file: RemoteFile, base: ModelInfo) -> Mo
         info = parse_sibling(base, vocabulary, source, len(head), tail_at)
     except HeaderError:
         return read_remote(web, cache, file, likely=base.header_bytes)
-    cache.store(kept, info)
+    cache.store(_table_key(web, file), info)
     return info
+
+
+def kept_header(
+    web: Web, cache: HeaderCache, files: Sequence[RemoteFile]
+) -> tuple[ModelInfo, bool] | None:
+    """What the cache has of a model's header, and whether its vocabulary is its own; None without
+    all of its tensors."""
+    first, *rest = files
+    found = _kept(web, cache, first)
+    if found is None or not rest:
+        return found
+    others = [cache.load(cache_key(web, file), file.name) for file in rest]
+    there = [info for info in others if info is not None]
+    if len(there) < len(others):
+        return None
+    try:
+        return join_parts([found[0], *there]), found[1]
+    except HeaderError:
+        return None
+
+
+def _kept(web: Web, cache: HeaderCache, file: RemoteFile) -> tuple[ModelInfo, bool] | None:
+    whole = cache.load(cache_key(web, file), file.name)
+    if whole is not None:
+        return whole, True
+    table = cache.load(_table_key(web, file), file.name)
+    return None if table is None else (table, False)
+
+
+def _table_key(web: Web, file: RemoteFile) -> str:
+    return f"{cache_key(web, file)}\0 as its sibling's"
 
 
 def _piece(web: Web, file: RemoteFile, url: str, start: int, n: int) -> tuple[bytes, str]:
