@@ -350,7 +350,10 @@ def as_hub(ref: Ref) -> Ref | None:
     if ref.kind != "url":
         return None
     url = urlsplit(ref.name)
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        endpoint = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    except ValueError:  # whoever asks the Hub will say so
+        endpoint = urlsplit("https://huggingface.co")
     path = url.path.removeprefix(endpoint.path.rstrip("/"))
     # the address of a file on the hub: /owner/repo/resolve/REVISION/path
     hub = re.fullmatch(rf"/({_PART}/{_PART})/(?:resolve|blob)/([^/]+)/(.+)", path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import SPLIT_NAME, ModelInfo, join_parts, parse
-from gguf_spec.hub.header_cache import HeaderCache, detached, unwritable, write_whole
+from gguf_spec.hub.header_cache import HeaderCache, detached, keep, unwritable, write_whole
 from gguf_spec.hub.ranges import StreamSource, body_of
 from gguf_spec.hub.web import Reply, Web
 
@@ -58,7 +58,7 @@ def read_remote(
     info = cache.load(key, file.name)
     if info is None:
         info = _fetch(web, file, lambda reply: check_content(reply, file), likely)
-        cache.store(key, info)
+        keep(web, lambda: cache.store(key, info))
     return info
 
 
@@ -216,12 +216,17 @@ def _read_address(web: Web, cache: HeaderCache, file: RemoteFile) -> ModelInfo:
         web.tell(f"{file.name}: as it was when it was last read ({error.message})")
         return info_then
     if key is not None:
-        cache.store(key, info)
-        try:
-            write_whole(pointer, json.dumps({"key": key}).encode())
-        except OSError as error:
-            raise unwritable(cache.folder, error) from error
+        keep(web, lambda: _keep_address(cache, pointer, key, info))
     return info
+
+
+def _keep_address(cache: HeaderCache, pointer: Path, key: str, info: ModelInfo) -> None:
+    """Keep a header and, in ``pointer``, that it is what was last seen at an address."""
+    cache.store(key, info)
+    try:
+        write_whole(pointer, json.dumps({"key": key}).encode())
+    except OSError as error:
+        raise unwritable(cache.folder, error) from error
 
 
 def _last_seen(pointer: Path) -> str | None:

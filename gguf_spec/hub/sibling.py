@@ -9,7 +9,7 @@ from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.gguf_sibling import parse_sibling, vocabulary_of
 from gguf_spec.gguf_source import ByteSource
 from gguf_spec.header import ModelInfo, join_parts
-from gguf_spec.hub.header_cache import HeaderCache
+from gguf_spec.hub.header_cache import HeaderCache, keep
 from gguf_spec.hub.ranges import body_of
 from gguf_spec.hub.remote import RemoteFile, cache_key, check_content, read_remote, with_parts
 from gguf_spec.hub.web import Web
@@ -49,7 +49,7 @@ def _read(web: Web, cache: HeaderCache, file: RemoteFile, base: ModelInfo) -> Mo
         info = parse_sibling(base, vocabulary, source, len(head), tail_at)
     except HeaderError:
         return read_remote(web, cache, file, likely=base.header_bytes)
-    cache.store(_table_key(web, file), info)
+    keep(web, lambda: cache.store(_table_key(web, file), info))
     return info
 
 
