@@ -156,6 +156,9 @@ def test_the_plan_is_that_of_the_whole_headers(
         assert made is not None
         assert best is not None
         assert made.rung.info == exact[made.rung.ref]
+        with Web(offline=True) as away:  # all of the header that is planned with has been read
+            kept = list_ladder(away, made.rung.ref)
+            assert kept.header(kept.files[0]) == exact[made.rung.ref]
         # of two as good as equal ones either may be taken: sizes are sketched to a thousandth
         assert made.rung.info.bits_per_weight >= best.rung.info.bits_per_weight * 0.999
         again = plan([Rung(made.rung.ref, exact[made.rung.ref])], machine_of(vram), WISH).target
