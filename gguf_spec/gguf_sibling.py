@@ -10,7 +10,7 @@ What the arrays hold is not looked at, and nothing that counts bytes depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gguf_spec.errors import HeaderError
@@ -32,6 +32,7 @@ from gguf_spec.gguf_types import ARRAY, VALUE_TYPES
 from gguf_spec.header import ModelInfo, interpret
 
 BIG = 64 * 1024  # bytes of an array that is worth leaving out
+_TOKENIZER = ("tokenizer.ggml.model", "tokenizer.ggml.pre")  # what else tells vocabularies apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,8 @@ def parse_sibling(
     shift = cursor.position - vocabulary.start
     for key in vocabulary.keys:
         metadata[key], types[key] = base.metadata[key], base.types[key]
-        if key in base.arrays:
-            ref = base.arrays[key]
-            arrays[key] = replace(ref, offset=ref.offset + shift)
-            if isinstance(metadata[key], ArrayRef):
-                metadata[key] = arrays[key]
+    known = {key: ref for key, ref in base.arrays.items() if key in vocabulary.keys}
+    _move(known, shift, metadata, arrays)
 
     at = vocabulary.end + shift
     source, n_tail = tail_at(at)
@@ -96,10 +94,7 @@ def parse_sibling(
     found: dict[str, ArrayRef] = {}
     for index in range(n_before + len(vocabulary.keys), n_keys):
         read_entry(tail, index, metadata, found, types)
-    for key, ref in found.items():
-        arrays[key] = replace(ref, offset=ref.offset + at)
-        if isinstance(metadata[key], ArrayRef):
-            metadata[key] = arrays[key]
+    _move(found, at, metadata, arrays)
     alignment = alignment_of(tail, metadata, types)
     tensors = read_tensors(tail, n_tensors, alignment)
     raw = RawHeader(
@@ -115,9 +110,23 @@ def parse_sibling(
     )
     held = _Sibling(head.name, head.size, head, base.source, source, cursor.position, at, shift)
     info = interpret(held, raw, base.tokenizer)
-    if info.size_check != "ok" or len(metadata) != n_keys:
+    alike = all(metadata.get(key) == base.metadata.get(key) for key in _TOKENIZER)
+    if info.size_check != "ok" or len(metadata) != n_keys or not alike:
         raise HeaderError(f"{head.name}: its header is not like that of {base.path}")
     return info
+
+
+def _move(
+    found: Mapping[str, ArrayRef],
+    by: int,
+    metadata: dict[str, MetaValue],
+    arrays: dict[str, ArrayRef],
+) -> None:
+    """Add the arrays ``found``, which are ``by`` bytes further on in the whole file."""
+    for key, ref in found.items():
+        arrays[key] = replace(ref, offset=ref.offset + by)
+        if isinstance(metadata[key], ArrayRef):
+            metadata[key] = arrays[key]
 
 
 def _read_before(

@@ -26,6 +26,7 @@ def rung(
     before: str = "Toy",
     behind: str = "",
     layers: int = 3,
+    pre: str = "qwen2",
 ) -> Gguf:
     """A model with a vocabulary of ``words`` tokens of ``width`` bytes."""
     gguf = Gguf(order=order).key("general.architecture", "str", "llama")
@@ -35,7 +36,7 @@ def rung(
     gguf.array("tokenizer.ggml.suppressed", "i32", [1, 2])
     gguf.array("tokenizer.ggml.scores", "f64", [0.5] * max(words, 9000))
     gguf.array("general.languages", "str", ["en", behind or "de"])
-    gguf.key("general.file_type", "u32", 7)
+    gguf.key("general.file_type", "u32", 7).key("tokenizer.ggml.pre", "str", pre)
     if behind:
         gguf.key("quantize.imatrix.file", "str", behind)
     for layer in range(layers):
@@ -91,6 +92,7 @@ STRANGERS = {
     "more tokens": rung(words=N_VOCAB + 1),
     "longer tokens": rung(width=25),
     "no vocabulary": rung(words=0),
+    "another tokenizer": rung(pre="llama-bpe"),
     "cut": rung().build()[:-4096],
     "no GGUF": b"GIF" + rung().build()[3:],
     "more data": rung().build() + bytes(4096),
