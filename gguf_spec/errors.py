@@ -64,7 +64,8 @@ class HubError(InputError):
     ``kind`` tells them apart: "offline", "connect" (nobody answers), "closed" (the answer breaks
     off), "token" (401), "gated" (403), "missing" (404), "limit" (429), "server" (5xx), "link" (a
     host refuses what another one has led to), "protocol" (an answer that cannot be right),
-    "changed" (another file than was promised), "disk", "extra" (a package is not installed).
+    "changed" (another file than was promised), "disk", "extra" (a package is not installed),
+    "endpoint" (the address of the Hub is none).
     """
 
     def __init__(self, message: str, *, kind: str = "protocol", hint: str | None = None) -> None:

@@ -8,7 +8,7 @@ a hostile or damaged file costs an error message and nothing else. Tensor data i
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gguf_spec.errors import HeaderError
@@ -74,8 +74,8 @@ class RawHeader:
     data_offset: int
 
 
-class _Cursor:
-    """A position in a growing prefix of the file."""
+class Cursor:
+    """A position in a growing prefix of the file. ``limit``: bytes of it that may be read."""
 
     __slots__ = ("buffer", "limit", "order", "position", "source")
 
@@ -139,34 +139,16 @@ class _Cursor:
 
 def parse_structure(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES) -> RawHeader:
     """Parse a GGUF header; raises HeaderError and nothing else for whatever the bytes are."""
-    cursor = _Cursor(source, max_header_bytes)
-    version = _read_version(cursor)
-    n_tensors = cursor.integer("q", "the number of tensors")
-    n_keys = cursor.integer("q", "the number of metadata keys")
-    _check_count(cursor, n_tensors, "tensors", 24)
-    _check_count(cursor, n_keys, "metadata keys", 14)
-
+    cursor = Cursor(source, max_header_bytes)
+    version = read_version(cursor)
+    n_tensors, n_keys = read_counts(cursor)
     metadata: dict[str, MetaValue] = {}
     arrays: dict[str, ArrayRef] = {}
     types: dict[str, str] = {}
     for index in range(n_keys):
-        _read_entry(cursor, index, metadata, arrays, types)
-    alignment = _alignment(cursor, metadata, types)
-
-    tensors: list[TensorInfo] = []
-    names: set[str] = set()
-    offset = 0
-    for index in range(n_tensors):
-        tensor = _read_tensor(cursor, index)
-        if tensor.name in names:
-            raise cursor.fail(f"tensor {tensor.name!r} is there twice (number {index})")
-        if tensor.offset != offset:
-            raise cursor.fail(
-                f"tensor {tensor.name!r} is at offset {tensor.offset}, expected {offset}"
-            )
-        names.add(tensor.name)
-        tensors.append(tensor)
-        offset += _pad(tensor.n_bytes, alignment)
+        read_entry(cursor, index, metadata, arrays, types)
+    alignment = alignment_of(cursor, metadata, types)
+    tensors = read_tensors(cursor, n_tensors, alignment)
     header_bytes = cursor.position
     return RawHeader(
         version=version,
@@ -174,11 +156,16 @@ def parse_structure(source: ByteSource, max_header_bytes: int = MAX_HEADER_BYTES
         metadata=metadata,
         arrays=arrays,
         types=types,
-        tensors=tuple(tensors),
+        tensors=tensors,
         alignment=alignment,
         header_bytes=header_bytes,
-        data_offset=_pad(header_bytes, alignment) if tensors else header_bytes,
+        data_offset=data_offset(header_bytes, alignment, tensors),
     )
+
+
+def data_offset(header_bytes: int, alignment: int, tensors: Sequence[TensorInfo]) -> int:
+    """Where the tensors' data begins, behind a header of ``header_bytes``."""
+    return _pad(header_bytes, alignment) if tensors else header_bytes
 
 
 def string_elements(data: bytes, count: int, byte_order: str) -> list[bytes]:
@@ -202,7 +189,8 @@ def _pad(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def _read_version(cursor: _Cursor) -> int:
+def read_version(cursor: Cursor) -> int:
+    """The version, 2 or 3; the cursor knows the byte order afterwards."""
     name, size = cursor.source.name, cursor.source.size
     if size == 0:
         raise HeaderError(f"{name} is empty (0 bytes)", hint="get the file again")
@@ -228,7 +216,16 @@ def _read_version(cursor: _Cursor) -> int:
     )
 
 
-def _check_count(cursor: _Cursor, count: int, what: str, least: int) -> None:
+def read_counts(cursor: Cursor) -> tuple[int, int]:
+    """The numbers of tensors and of metadata keys."""
+    n_tensors = cursor.integer("q", "the number of tensors")
+    n_keys = cursor.integer("q", "the number of metadata keys")
+    _check_count(cursor, n_tensors, "tensors", 24)
+    _check_count(cursor, n_keys, "metadata keys", 14)
+    return n_tensors, n_keys
+
+
+def _check_count(cursor: Cursor, count: int, what: str, least: int) -> None:
     """``least`` is the fewest bytes one of them takes."""
     left = cursor.source.size - cursor.position
     if count < 0 or count * least > left:
@@ -239,21 +236,23 @@ def _check_count(cursor: _Cursor, count: int, what: str, least: int) -> None:
         raise cursor.fail(f"{count} {what}; at most {MAX_ENTRIES} are read")
 
 
-def _name(cursor: _Cursor, what: str) -> str:
+def read_name(cursor: Cursor, what: str) -> str:
+    """The name of a key or tensor."""
     raw = cursor.raw_string(what)
     if b"\0" in raw:  # libllama compares C strings: such a name could pose as another one
         raise cursor.fail(f"{what} has a NUL byte in it: {raw[:80]!r}")
     return raw.decode("utf-8", "backslashreplace")
 
 
-def _read_entry(
-    cursor: _Cursor,
+def read_entry(
+    cursor: Cursor,
     index: int,
     metadata: dict[str, MetaValue],
     arrays: dict[str, ArrayRef],
     types: dict[str, str],
 ) -> None:
-    key = _name(cursor, f"metadata key {index}")
+    """Add metadata key number ``index``, which is next."""
+    key = read_name(cursor, f"metadata key {index}")
     if not key:
         raise cursor.fail(f"metadata key {index} is empty")
     if key in metadata:
@@ -274,13 +273,13 @@ def _read_entry(
         metadata[key] = cursor.number(code, f"the value of {key!r}")
 
 
-def _value_type(cursor: _Cursor, key: str, kind: int) -> tuple[str, str]:
+def _value_type(cursor: Cursor, key: str, kind: int) -> tuple[str, str]:
     if kind not in VALUE_TYPES or kind == ARRAY:
         raise cursor.fail(f"metadata key {key!r} has the unknown value type {kind}")
     return VALUE_TYPES[kind]
 
 
-def _read_array(cursor: _Cursor, key: str) -> tuple[ArrayRef, MetaValue]:
+def _read_array(cursor: Cursor, key: str) -> tuple[ArrayRef, MetaValue]:
     what = f"the array {key!r}"
     kind = cursor.integer("i", f"the element type of {what}")
     type_name, code = _value_type(cursor, key, kind)
@@ -308,7 +307,10 @@ def _read_array(cursor: _Cursor, key: str) -> tuple[ArrayRef, MetaValue]:
     return ref, struct.unpack(f"{cursor.order}{count}{code}", data)
 
 
-def _alignment(cursor: _Cursor, metadata: Mapping[str, MetaValue], types: Mapping[str, str]) -> int:
+def alignment_of(
+    cursor: Cursor, metadata: Mapping[str, MetaValue], types: Mapping[str, str]
+) -> int:
+    """The multiple of which every tensor's offset is."""
     value = metadata.get("general.alignment", 32)
     kind = types.get("general.alignment", "u32")
     if not isinstance(value, int) or kind != "u32":
@@ -318,8 +320,27 @@ def _alignment(cursor: _Cursor, metadata: Mapping[str, MetaValue], types: Mappin
     return value
 
 
-def _read_tensor(cursor: _Cursor, index: int) -> TensorInfo:
-    name = _name(cursor, f"the name of tensor {index}")
+def read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInfo, ...]:
+    """The tensor table, which is next. Tensors lie one behind the other, without holes."""
+    tensors: list[TensorInfo] = []
+    names: set[str] = set()
+    offset = 0
+    for index in range(count):
+        tensor = _read_tensor(cursor, index)
+        if tensor.name in names:
+            raise cursor.fail(f"tensor {tensor.name!r} is there twice (number {index})")
+        if tensor.offset != offset:
+            raise cursor.fail(
+                f"tensor {tensor.name!r} is at offset {tensor.offset}, expected {offset}"
+            )
+        names.add(tensor.name)
+        tensors.append(tensor)
+        offset += _pad(tensor.n_bytes, alignment)
+    return tuple(tensors)
+
+
+def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
+    name = read_name(cursor, f"the name of tensor {index}")
     if len(name.encode()) > MAX_NAME:
         raise cursor.fail(f"the name of tensor {index} has {len(name)} bytes, at most {MAX_NAME}")
     what = f"tensor {name!r}"

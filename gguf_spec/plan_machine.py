@@ -156,12 +156,9 @@ def _host_reserve(total: int, limits: Limits, alone: bool) -> int:
 @cache
 def cpu_repack() -> str:
     """Which types of weights the CPU backend here repacks: see ``memory.Hardware``."""
-    from gguf_spec.backend import load_lib
+    from gguf_spec.backend import system_info
 
-    lib = load_lib()
-    if not lib.has("llama_print_system_info"):
-        return ""
-    words = lib.api.llama_print_system_info().decode("utf-8", "replace")
+    words = system_info()
     flags = {
         part.split("=")[0].strip().split(" ")[-1] for part in words.split("|") if "= 1" in part
     }

@@ -2,7 +2,7 @@
 
 Of 25 quantizations a plan reads few headers. The rest is sketched from a sibling's, to a tenth of a
 percent; then the plan is made with that, and what it would choose is read, until nothing that
-matters is a sketch.
+matters is a sketch: the tensor tables of those near a limit, all of the header that it takes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gguf_spec.errors import HubError, RefError
 from gguf_spec.header import ModelInfo
 from gguf_spec.hub.candidates import Candidate, find_candidates
 from gguf_spec.hub.header_cache import write_whole
-from gguf_spec.hub.ladder import Ladder, list_ladder
+from gguf_spec.hub.ladder import Ladder, LadderFile, list_ladder
 from gguf_spec.hub.lookup import header_of
 from gguf_spec.hub.remote import hub_folder
 from gguf_spec.hub.web import Web, offline_by
@@ -82,8 +82,16 @@ class Hosts:
         self._ladder = ladder
         if ladder.note:
             self.warnings.append(ladder.note)
+        ladder.room = sum(gpu.budget for gpu in machine.gpus) or machine.host.budget
         infos = ladder.settle(lambda known: self._that_matter(known, ladder, machine, wish))
+        while (taken := self._taken_of(ladder)) is not None and not ladder.is_whole(taken):
+            ladder.header(taken)  # what is planned with is what its own file says, all of it
+            infos = ladder.settle(lambda known: self._that_matter(known, ladder, machine, wish))
         return self._found(ladder, infos)
+
+    def _taken_of(self, ladder: Ladder) -> LadderFile | None:
+        """The rung that the last plan took."""
+        return next((file for file in ladder.files if file.ref == self._taken), None)
 
     def _that_matter(
         self, infos: Sequence[ModelInfo], ladder: Ladder, machine: Machine, wish: Wish

@@ -346,13 +346,15 @@ def match_quant(models: list[str], quant: str) -> list[str]:
 
 
 def as_hub(ref: Ref) -> Ref | None:
-    """The reference ``hf:…`` of an address that is a file on the Hub; None if it is not."""
+    """``hf:…`` for an address on the Hub, ``/owner/repo/resolve/REVISION/path``; else None."""
     if ref.kind != "url":
         return None
     url = urlsplit(ref.name)
-    endpoint = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        endpoint = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    except ValueError:  # whoever asks the Hub will say so
+        endpoint = urlsplit("https://huggingface.co")
     path = url.path.removeprefix(endpoint.path.rstrip("/"))
-    # the address of a file on the hub: /owner/repo/resolve/REVISION/path
     hub = re.fullmatch(rf"/({_PART}/{_PART})/(?:resolve|blob)/([^/]+)/(.+)", path)
     if hub and url.netloc.lower() in (endpoint.netloc.lower(), "huggingface.co", "hf.co"):
         text = f"hf:{hub[1]}/{unquote(hub[3])}@{unquote(hub[2])}"

@@ -48,6 +48,7 @@ class Faults:
     page: bool = False
     loop: bool = False
     expired: int = 0  # links that the store refuses
+    single_use: bool = False  # a link is refused when it is followed again
     other_content: bytes | None = None  # sent instead, under the promised names
     new_etag: str | None = None
     compressed: bool = False
@@ -66,6 +67,7 @@ class HubServer:
         self.latency = 0.0
         self.page_size = 1000
         self.sent = 0
+        self.used: set[str] = set()  # links that were followed
         self.require_token: str | None = None
         self.throttle: float = 0.0  # seconds between blocks of 64 KiB
         self.lock = threading.Lock()
@@ -207,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
         digest = faults.new_etag or oid(data)
         return self._answer(
             302,
-            Location=f"{owner.store_url}/{oid(data)}?repo={repo}&signature=secret",
+            Location=f"{owner.store_url}/{oid(data)}?repo={repo}&signature=secret{len(owner.asked)}",
             X_Linked_Etag=f'"{digest}"',
             X_Linked_Size=str(len(data)),
             X_Repo_Commit=owner.commit,
@@ -220,6 +222,9 @@ class _Handler(BaseHTTPRequestHandler):
         if faults.expired > 0:
             faults.expired -= 1
             return self._answer(403, b"<Error>expired</Error>", Content_Type="application/xml")
+        if faults.single_use and self.path in owner.used:
+            return self._answer(403, b"<Error>used</Error>", Content_Type="application/xml")
+        owner.used.add(self.path)
         name = unquote(urlsplit(self.path).path).lstrip("/")
         if name in owner.plain:
             data = owner.plain[name]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gguf_spec import plan_machine
+from gguf_spec.backend import list_backends, list_devices, load_lib, system_info
 from gguf_spec.devices import Device, HostMemory
 from gguf_spec.devices import Machine as Found
 from gguf_spec.errors import InputError, UsageError
@@ -78,3 +79,14 @@ def test_sizes_and_names() -> None:
     assert apple.gpus[0].budget == 48 * GIB - GIB
     with pytest.raises(UsageError, match="alone"):
         named_machine(parse_gpus("M4 Max 64GB, RTX 3090"), Limits())
+
+
+def test_ggml_says_the_same_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices and CPU features are asked of the libraries themselves."""
+    told = load_lib().api.llama_print_system_info().decode()
+    assert "CPU" in told
+    assert system_info() == told
+    assert [device.kind for device in list_devices()][-1:] == ["cpu"]
+    assert "CPU" in list_backends()
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", "/nowhere")
+    assert system_info() == ""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
+import os
 import pathlib
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from gguf_spec.backend.lib import load_lib
+from gguf_spec.backend.log import captured_stderr
 from gguf_spec.errors import BackendError, InputError
 
 # enum ggml_backend_dev_type in ggml-backend.h
@@ -189,12 +193,47 @@ class _Ggml:
 @functools.cache
 def _ggml() -> _Ggml:
     """Raises BackendError where the libraries or functions are not what we know."""
-    lib = load_lib()
     try:
-        # llama-cpp-python's own loader knows the platform's file names.
-        from llama_cpp._ctypes_extensions import load_shared_library
-
-        folder = pathlib.Path(str(lib.api.__file__)).parent / "lib"
-        return _Ggml(load_shared_library("ggml", folder), load_shared_library("ggml-base", folder))
+        # ggml's own messages about the devices that it finds go past a log that is not set up yet
+        with captured_stderr():
+            ggml = _Ggml(_library("ggml"), _library("ggml-base"))
+            ggml.devices()
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
         raise BackendError(f"ggml's devices cannot be listed: {error}") from error
+    return ggml
+
+
+def system_info() -> str:
+    """What this build of ggml can do on this computer: ``llama_print_system_info``; "" where
+    libllama does not tell."""
+    try:
+        with captured_stderr():
+            tell = _library("llama").llama_print_system_info
+    except (BackendError, ImportError, OSError, RuntimeError, AttributeError):
+        return ""
+    tell.restype, tell.argtypes = ctypes.c_char_p, []
+    return _text(tell())
+
+
+def _library(name: str) -> ctypes.CDLL:
+    """One of the libraries that llama-cpp-python comes with. Where their names are plain it is
+    loaded without importing that package, which takes longer than all that a plan does.
+
+    Raises:
+        BackendError, ImportError, OSError, RuntimeError: it does not load.
+    """
+    spec = importlib.util.find_spec("llama_cpp")
+    own = spec.submodule_search_locations if spec is not None else None
+    if not own:
+        raise BackendError("llama-cpp-python is not installed")
+    elsewhere = os.environ.get("LLAMA_CPP_LIB_PATH")  # as llama-cpp-python reads it
+    folder = pathlib.Path(own[0], "lib") if elsewhere is None else pathlib.Path(elsewhere)
+    endings = {"linux": (".so",), "darwin": (".so", ".dylib")}.get(sys.platform, ())
+    for path in (folder / f"lib{name}{ending}" for ending in endings):
+        if path.exists():
+            return ctypes.CDLL(str(path))
+    load_lib()
+    from llama_cpp._ctypes_extensions import load_shared_library
+
+    library: ctypes.CDLL = load_shared_library(name, folder)
+    return library

@@ -226,8 +226,8 @@ def _registered(
             _ask(quick, target, row, part)
         except GgufSpecError as error:
             kind = error.kind if isinstance(error, HubError) else ""
-            if kind == "connect":
-                silent.append(error.message.partition(": ")[2])
+            if kind in ("connect", "endpoint"):
+                silent.append(error.message.removeprefix(f"hf:{row.repo}: "))
             else:
                 apart = "not looked at, " if kind in ("offline", "extra") else ""
                 part.problems.append(f"{row.kind}: {apart}{error.message}")

@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.gguf_reader import ArrayRef, MetaValue, RawHeader, TensorInfo
 from gguf_spec.header import ModelInfo, Tokenizer, interpret
+from gguf_spec.hub.web import Web
 
 FORMAT = 1
 _VOCABULARY = "tokenizer.ggml."
@@ -196,6 +198,18 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(name)
         raise
+
+
+def keep(web: Web, store: Callable[[], None]) -> None:
+    """Write to the cache. Where that is not possible, reading goes on without it, and the user is
+    told once."""
+    try:
+        store()
+    except HubError as error:
+        if error.kind != "disk":
+            raise
+        text = f"nothing is kept of what was read from the network: {error.message}; {error.hint}"
+        web.tell_once("cache", text)
 
 
 def unwritable(folder: Path, error: OSError) -> HubError:

@@ -2,7 +2,8 @@
 
 A listing says exactly how large every file is, and the headers of one repository differ by next to
 nothing. So the size of a file less the header of any sibling is what its tensors take, to a tenth
-of a percent: enough to see which files are near a limit. Only their headers are fetched. What a
+of a percent: enough to see which files are near a limit. Of those the tensor tables are read, which
+are the part of a header that siblings do not share; the whole header is read of one or two. What a
 file is for, its header decides; names are hints, which spare the fetching.
 """
 
@@ -11,19 +12,22 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gguf_spec.errors import RefError
-from gguf_spec.header import ModelInfo, read_model
+from gguf_spec.header import ModelInfo, TensorInfo, read_model
 from gguf_spec.hub.header_cache import HeaderCache
-from gguf_spec.hub.remote import RemoteFile, hub_folder, read_remote_model
+from gguf_spec.hub.remote import PARALLEL, RemoteFile, hub_folder, read_remote_model
 from gguf_spec.hub.repository import RepoFile, Repository, no_such_file, open_repository
+from gguf_spec.hub.sibling import kept_header, read_sibling
 from gguf_spec.hub.web import Web
 from gguf_spec.refs import SIDECAR, SPLIT, Ref, hf_cache_dir, match_quant, parse_ref, some
 from gguf_spec.siblings import hinted_type, model_name
 
 ROUNDS = 8  # of choosing and fetching
+_WEIGHTS = 90  # percent of the room that weights have; the rest is for caches and buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class Ladder:
     """The quantizations of one model in one revision of a repository, the largest first.
 
     ``left_out``: files that are no rung of it, with the reason. ``auxiliaries``: those of them that
-    are named like drafters. ``drafts``: files that are no target stay in the ladder.
+    are named like drafters. ``drafts``: files that are no target stay in the ladder. ``room``: how
+    many bytes the one that is looked for may take, which says where to begin.
     """
 
     web: Web
@@ -53,7 +58,10 @@ class Ladder:
     left_out: dict[str, str] = field(default_factory=dict)
     auxiliaries: tuple[LadderFile, ...] = ()
     drafts: bool = False
+    room: int | None = None
     _infos: dict[str, ModelInfo] = field(default_factory=dict)
+    _sketches: dict[str, tuple[ModelInfo, ModelInfo]] = field(default_factory=dict)
+    _whole: set[str] = field(default_factory=set)  # of them those that were read to the end
 
     @property
     def revision(self) -> str:
@@ -68,17 +76,48 @@ class Ladder:
     def header(self, file: LadderFile) -> ModelInfo:
         """The header of a rung: from the model's own file if it is here, from the cache, or from
         the network. Raises HubError, HeaderError."""
-        info = self._infos.get(file.path)
-        if info is None:
-            alone = [info for info in self._infos.values() if len(info.files) == 1]
-            likely = alone[0].header_bytes if alone else None
-            info = remote_header(self.web, self.repository, file, likely=likely)
+        if file.path not in self._whole:
+            likely = self._infos.get(file.path) or self._known()
+            self._infos[file.path] = remote_header(
+                self.web,
+                self.repository,
+                file,
+                likely=likely.header_bytes if likely is not None else None,
+            )
+            self._whole.add(file.path)
+        return self._infos[file.path]
+
+    def read_tables(self, files: Sequence[LadderFile]) -> None:
+        """Have the headers of ``files`` with the vocabulary of a rung that is known: what counts
+        bytes, for little of the network. Errors as ``header``."""
+        base = self._known()
+        # one alone is likely to be the one that is chosen, whose header is wanted whole in the end
+        if base is None or (len(files) == 1 and len(self._whole) == 1):
+            infos = [self.header(file) for file in files]
+        else:
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                infos = list(
+                    pool.map(
+                        lambda file: remote_header(self.web, self.repository, file, base=base),
+                        files,
+                    )
+                )
+        for file, info in zip(files, infos, strict=True):
             self._infos[file.path] = info
-        return info
+            self._keep_if_target(file, info)
+
+    def _known(self) -> ModelInfo | None:
+        """A header that was read whole, of one file if there is such."""
+        whole = [info for path, info in self._infos.items() if path in self._whole]
+        return min(whole, key=lambda info: len(info.files), default=None)
 
     def is_exact(self, file: LadderFile) -> bool:
-        """Whether the header of this file has been read."""
+        """Whether the tensors of this file are known."""
         return file.path in self._infos
+
+    def is_whole(self, file: LadderFile) -> bool:
+        """Whether all of the header of this file has been read."""
+        return file.path in self._whole
 
     def sketch(self, file: LadderFile) -> ModelInfo:
         """The header of a rung, or a sibling's with its tensors scaled to the size of this file.
@@ -94,24 +133,38 @@ class Ladder:
         # From the next larger one that is known. So a file that turned out to be less than its
         # size promised is not overtaken by all the smaller ones, which would have to be read too.
         known = sorted(self._infos.values(), key=lambda info: info.file_bytes)
-        larger = (info for info in known if info.file_bytes >= file.bytes)
-        return scaled(next(larger, known[-1]), file)
+        base = next((info for info in known if info.file_bytes >= file.bytes), known[-1])
+        drawn = self._sketches.get(file.path)
+        if drawn is None or drawn[0] is not base:  # the same object again: much is kept by it
+            drawn = self._sketches[file.path] = base, scaled(base, file)
+        return drawn[1]
 
     def settle(self, wanted: Callable[[Sequence[ModelInfo]], Iterable[int]]) -> list[ModelInfo]:
-        """Headers of all rungs, exact where it matters.
+        """Headers of all rungs, with tensor tables of their own where it matters.
 
         ``wanted`` is given the headers as far as they are known, the rest sketched, and names the
         rungs that have to be exact: the one it would choose, say. It is asked until all of them
         are. Files that turn out to be no target leave the ladder. Raises RefError if none is left.
         """
+        self._recall()
         for _ in range(ROUNDS):
             infos = self._infos_of_all()
             missing = [i for i in wanted(infos) if not self.is_exact(self.files[i])]
             if not missing:
                 return infos
-            for file in [self.files[i] for i in missing]:
-                self._keep_if_target(file, self.header(file))
+            self.read_tables([self.files[i] for i in dict.fromkeys(missing)])
         return self._infos_of_all()
+
+    def _recall(self) -> None:
+        """Take what was read another time: then there is less to sketch, and nothing to ask."""
+        cache = HeaderCache(hub_folder())
+        for file in [file for file in self.files if file.path not in self._infos]:
+            found = kept_header(self.web, cache, remote_files(self.repository, file))
+            if found is not None:
+                self._infos[file.path] = found[0]
+                if found[1]:
+                    self._whole.add(file.path)
+                self._keep_if_target(file, found[0])
 
     def _infos_of_all(self) -> list[ModelInfo]:
         while True:
@@ -126,10 +179,13 @@ class Ladder:
                 return infos
 
     def _first(self) -> ModelInfo:
-        """A header to sketch others by. Any would do; one of the middle, in one file, is likely to
-        be near the limit, and takes one request."""
+        """A header to sketch others by. Any would do; one that may be the one to choose, or is near
+        the limit, and lies in one file, spares requests."""
         whole = [file for file in self.files if len(file.parts) == 1] or self.files
         file = whole[len(whole) // 2]
+        if self.room is not None:
+            limit = self.room * _WEIGHTS // 100
+            file = next((file for file in whole if file.bytes <= limit), whole[-1])
         info = self.header(file)
         self._keep_if_target(file, info)
         return info
@@ -139,6 +195,7 @@ class Ladder:
             self.left_out[file.path] = f"its role is {info.role}"
             self.files = [other for other in self.files if other.path != file.path]
             del self._infos[file.path]
+            self._whole.discard(file.path)
 
 
 def list_ladder(web: Web, ref: str | Ref, *, drafts: bool = False) -> Ladder:
@@ -192,22 +249,36 @@ def single(ladder: Ladder, ref: Ref) -> LadderFile:
 
 
 def remote_header(
-    web: Web, repository: Repository, file: LadderFile, *, likely: int | None = None
+    web: Web,
+    repository: Repository,
+    file: LadderFile,
+    *,
+    likely: int | None = None,
+    base: ModelInfo | None = None,
 ) -> ModelInfo:
     """The header of one quantization with all its parts; ``likely`` is the size of a sibling's.
+    ``base`` is a sibling's header, of which the vocabulary is taken, if it can be.
 
     Raises HubError, HeaderError.
     """
     here = [local_copy(repository, part) for part in file.parts]
     if all(path is not None for path in here) and here[0] is not None:
         return read_model(here[0])
-    remote = [
+    remote = remote_files(repository, file)
+    cache = HeaderCache(hub_folder())
+    if base is not None:
+        return read_sibling(web, cache, remote, base)
+    return read_remote_model(web, cache, remote, likely=likely)
+
+
+def remote_files(repository: Repository, file: LadderFile) -> list[RemoteFile]:
+    """The parts of a quantization, where they can be asked for."""
+    return [
         RemoteFile(
             f"hf:{repository.name}/{part.path}", repository.url(part.path), part.size, part.oid
         )
         for part in file.parts
     ]
-    return read_remote_model(web, HeaderCache(hub_folder()), remote, likely=likely)
 
 
 def local_copy(repository: Repository, file: RepoFile) -> Path | None:
@@ -225,7 +296,8 @@ def scaled(info: ModelInfo, file: LadderFile) -> ModelInfo:
     data = max(file.bytes - info.header_bytes, 1)
     own = max(info.file_bytes - info.header_bytes, 1)
     tensors = tuple(
-        replace(tensor, n_bytes=max(tensor.n_bytes * data // own, 1)) for tensor in info.tensors
+        TensorInfo(one.name, one.shape, one.type, one.offset, max(one.n_bytes * data // own, 1))
+        for one in info.tensors
     )
     return replace(
         info,

@@ -13,12 +13,13 @@ from pathlib import Path
 from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.folders import home_cache_dir
 from gguf_spec.header import SPLIT_NAME, ModelInfo, join_parts, parse
-from gguf_spec.hub.header_cache import HeaderCache, detached, unwritable, write_whole
+from gguf_spec.hub.header_cache import HeaderCache, detached, keep, unwritable, write_whole
 from gguf_spec.hub.ranges import StreamSource, body_of
 from gguf_spec.hub.web import Reply, Web
 
 MAX_HEADER = 64 * 1024 * 1024  # bytes; the largest seen is about 17 MB
 MARGIN = 128 * 1024  # bytes by which the headers of siblings differ at most, most likely
+SMALL = 256 * 1024  # bytes that hold the header of a part without metadata, most likely
 PARALLEL = 4  # requests at a time
 ATTEMPTS = 3  # at a header whose connection breaks
 
@@ -53,22 +54,43 @@ def read_remote(
     """
     if file.oid is None:
         return _read_address(web, cache, file)
-    key = f"{web.endpoint}\0{file.oid}\0{file.size}"
+    key = cache_key(web, file)
     info = cache.load(key, file.name)
     if info is None:
-        info = _fetch(web, file, lambda reply: _check_content(reply, file), likely)
-        cache.store(key, info)
+        info = _fetch(web, file, lambda reply: check_content(reply, file), likely)
+        keep(web, lambda: cache.store(key, info))
     return info
+
+
+def cache_key(web: Web, file: RemoteFile) -> str:
+    """Under which the header of a file of known content is kept."""
+    return f"{web.endpoint}\0{file.oid}\0{file.size}"
 
 
 def read_remote_model(
     web: Web, cache: HeaderCache, files: Sequence[RemoteFile], *, likely: int | None = None
 ) -> ModelInfo:
     """The header of a model with all its parts. Errors as ``read_remote``."""
-    if len(files) == 1:
-        return read_remote(web, cache, files[0], likely=likely)
+    return with_parts(
+        web, cache, files, lambda first: read_remote(web, cache, first, likely=likely)
+    )
+
+
+def with_parts(
+    web: Web,
+    cache: HeaderCache,
+    files: Sequence[RemoteFile],
+    read: Callable[[RemoteFile], ModelInfo],
+) -> ModelInfo:
+    """The first file's header as ``read`` gives it, joined with those of the others, which have
+    tensor tables and next to no metadata (gguf-split writes them so)."""
+    first, *rest = files
+    if not rest:
+        return read(first)
     with ThreadPoolExecutor(min(PARALLEL, len(files))) as pool:
-        return join_parts(list(pool.map(lambda file: read_remote(web, cache, file), files)))
+        begun = pool.submit(read, first)
+        others = pool.map(lambda file: read_remote(web, cache, file, likely=SMALL), rest)
+        return join_parts([begun.result(), *others])
 
 
 def address_parts(url: str) -> list[RemoteFile]:
@@ -122,7 +144,7 @@ def _parse(file: RemoteFile, reply: Reply, end: int) -> ModelInfo:
     return detached(info, bytes(source.held[: info.header_bytes]))
 
 
-def _check_content(reply: Reply, file: RemoteFile) -> None:
+def check_content(reply: Reply, file: RemoteFile) -> None:
     """Refuse another file than the one that was listed, where the host says what it has."""
     told = content_id(reply)
     size = reply.first.get("x-linked-size")
@@ -194,12 +216,17 @@ def _read_address(web: Web, cache: HeaderCache, file: RemoteFile) -> ModelInfo:
         web.tell(f"{file.name}: as it was when it was last read ({error.message})")
         return info_then
     if key is not None:
-        cache.store(key, info)
-        try:
-            write_whole(pointer, json.dumps({"key": key}).encode())
-        except OSError as error:
-            raise unwritable(cache.folder, error) from error
+        keep(web, lambda: _keep_address(cache, pointer, key, info))
     return info
+
+
+def _keep_address(cache: HeaderCache, pointer: Path, key: str, info: ModelInfo) -> None:
+    """Keep a header and, in ``pointer``, that it is what was last seen at an address."""
+    cache.store(key, info)
+    try:
+        write_whole(pointer, json.dumps({"key": key}).encode())
+    except OSError as error:
+        raise unwritable(cache.folder, error) from error
 
 
 def _last_seen(pointer: Path) -> str | None:

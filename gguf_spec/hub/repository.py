@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from gguf_spec.errors import HubError, RefError
-from gguf_spec.hub.header_cache import unwritable, write_whole
+from gguf_spec.hub.header_cache import keep, unwritable, write_whole
 from gguf_spec.hub.web import Web
 
 MAX_PAGES = 200  # of a listing; a page has up to 1000 files
@@ -75,7 +75,7 @@ def open_repository(web: Web, name: str, revision: str | None, folder: Path) -> 
             raise _told(error, name, revision) from error
         return kept
     found = Repository(web.endpoint, name, wanted, commit, files)
-    _store(folder, found, new=same is None)
+    keep(web, lambda: _store(folder, found, new=same is None))
     return found
 
 

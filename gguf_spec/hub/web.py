@@ -71,11 +71,12 @@ class Reply:
 class Web:
     """Hosts on the network. Safe to use from several threads.
 
-    ``token`` None: the user's (``HF_TOKEN``, or as ``hf auth login`` has kept it), "" none; it is
-    sent to ``endpoint`` alone. ``tell`` is called with a line when there is something to wait for.
+    ``hub`` is the address of the Hub, None the user's (``HF_ENDPOINT``). ``token`` None: the user's
+    (``HF_TOKEN``, or as ``hf auth login`` has kept it), "" none; it is sent to the Hub alone.
+    ``tell`` is called with a line when there is something to wait for, or to know.
     """
 
-    endpoint: str = field(default_factory=lambda: endpoint_of(os.environ))
+    hub: str | None = None
     offline: bool = field(default_factory=lambda: offline_by(os.environ))
     token: str | None = None
     sleep: Callable[[float], None] = time.sleep
@@ -83,6 +84,30 @@ class Web:
     patience: float = MAX_WAIT  # seconds for a host to connect, to answer, or to be less busy
     _client: httpx.Client | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _told: set[str] = field(default_factory=set, repr=False)
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the Hub, looked up when somebody wants to know: what is here is planned
+        and run without it. Raises HubError where it is none."""
+        if self.hub is None:
+            self.hub = endpoint_of(os.environ)
+        return self.hub
+
+    def is_hub(self, url: str) -> bool:
+        """Whether an address is on the Hub that the user named, who gave the token for it."""
+        try:
+            return _origin(url) == _origin(self.endpoint)
+        except HubError:
+            return False
+
+    def tell_once(self, about: str, text: str) -> None:
+        """``tell``, and never again of the same thing."""
+        with self._lock:
+            known = about in self._told
+            self._told.add(about)
+        if not known:
+            self.tell(text)
 
     def close(self) -> None:
         if self._client is not None:
@@ -200,8 +225,7 @@ class Web:
         self, url: str, headers: dict[str, str]
     ) -> tuple[httpx.Response, Mapping[str, str], bool]:
         assert self._client is not None
-        may_know = _origin(url) == _origin(self.endpoint)
-        token = self._token() if may_know else ""
+        token = self._token() if self.is_hub(url) else ""
         first: Mapping[str, str] | None = None
         seen = []
         while True:
@@ -244,6 +268,7 @@ def endpoint_of(environment: Mapping[str, str]) -> str:
     if not usable:
         raise HubError(
             f"HF_ENDPOINT is {text!r}, not an address such as {DEFAULT_ENDPOINT}",
+            kind="endpoint",
             hint="unset HF_ENDPOINT, or set it to the address of a mirror",
         )
     return text

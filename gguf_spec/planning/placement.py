@@ -8,6 +8,7 @@ what batches borrow from the CPU's layers (op_offload) shrinks by no more than t
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -15,6 +16,7 @@ from itertools import combinations, pairwise
 from gguf_spec.header import ModelInfo
 from gguf_spec.memory import (
     CPU,
+    Hardware,
     MemoryItem,
     MemoryParams,
     Placement,
@@ -23,7 +25,7 @@ from gguf_spec.memory import (
     mmproj_items,
     target_items,
 )
-from gguf_spec.memory.facts import facts
+from gguf_spec.memory.facts import facts, remembered
 from gguf_spec.memory.layout import used_devices
 from gguf_spec.planning.machine import Gpu, Machine, summed
 from gguf_spec.planning.types import ALL, Wish
@@ -239,7 +241,7 @@ def bill(
 ) -> tuple[MemoryItem, ...]:
     """Everything that the target needs, its adapters and projector included."""
     hardware = machine.hardware
-    items = target_items(info, params, placement, hardware)
+    items = _items(info, params, placement, hardware)
     if wish.loras:
         where = layout_of(info, placement, hardware)
         items += [item for lora in wish.loras for item in lora_items(lora, info, where)]
@@ -247,6 +249,26 @@ def bill(
         used = used_devices(placement, hardware) if placement.n_gpu_layers else []
         items += mmproj_items(wish.mmproj, used[0] if used else None)
     return tuple(items)
+
+
+_ITEMS: OrderedDict[int, tuple[ModelInfo, dict[tuple[object, ...], list[MemoryItem]]]]
+_ITEMS = OrderedDict()
+_MOST_PLACEMENTS = 256  # of a model that are remembered
+
+
+def _items(
+    info: ModelInfo, params: MemoryParams, placement: Placement, hardware: Hardware
+) -> list[MemoryItem]:
+    """``target_items``; remembered, because a ladder of many files is judged again for each header
+    that comes in, and for the drafts."""
+    known = remembered(_ITEMS, info, lambda _: {})
+    key = (params, placement, hardware)
+    found = known.get(key)
+    if found is None:
+        if len(known) == _MOST_PLACEMENTS:
+            known.clear()
+        found = known[key] = target_items(info, params, placement, hardware)
+    return [*found]
 
 
 def is_whole(placement: Placement, n_all: int) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from gguf_spec.errors import UsageError
 from gguf_spec.header import ModelInfo
+from gguf_spec.memory.facts import remembered
 
 DEFAULT_FLOOR = "Q4_K_M"
 
@@ -38,6 +40,13 @@ def layer_bits(info: ModelInfo) -> float:
 
     MTP layers are left out: some makers keep them at full precision in every quantization.
     """
+    return remembered(_BITS, info, _layer_bits)
+
+
+_BITS: OrderedDict[int, tuple[ModelInfo, float]] = OrderedDict()
+
+
+def _layer_bits(info: ModelInfo) -> float:
     n_layer = info.n_layer if info.n_layer is not None else 1 << 30
     n_bytes = n_weights = 0
     for tensor in info.tensors:

@@ -35,14 +35,15 @@ class Ladder:
 
     @classmethod
     def of(cls, rungs: Sequence[Rung], min_quant: str | None) -> Ladder:
-        """Sort ``rungs`` by bits per weight of their layers; of equal ones the larger is better.
+        """Sort ``rungs`` by bits per weight of their layers; of equal ones the larger is better,
+        and of equally large ones the name decides, so that their order here does not.
 
         Raises:
             UsageError: ``min_quant`` is no quantization.
         """
         by_bits = sorted(
             ((layer_bits(rung.info), rung) for rung in rungs),
-            key=lambda pair: (pair[0], pair[1].info.file_bytes),
+            key=lambda pair: (pair[0], pair[1].info.file_bytes, pair[1].ref),
             reverse=True,
         )
         every = tuple(rung for _, rung in by_bits)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +239,20 @@ def test_constants_that_help_texts_cannot_wait_for() -> None:
     named = Spec(types=tuple(NGRAM_N_MAX))
     assert {kind: ngram_ceiling(kind, named) for kind in NGRAM_N_MAX} == NGRAM_N_MAX
     assert ngram_ceiling("ngram-simple", Spec()) <= NGRAM_N_MAX["ngram-simple"]
+
+
+def test_a_plan_loads_nothing_that_it_does_not_need() -> None:
+    """libllama's package brings numpy and jinja2, and takes longer to import than a plan takes."""
+    code = (
+        "import sys; from gguf_spec.cli.app import run_cli; "
+        f"code = run_cli(['plan', {TARGET!r}, '--probe', 'off', '--offline', '--json']); "
+        "loaded = {name.split('.')[0] for name in sys.modules}; "
+        "print(code, sorted(loaded), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["host"]["total"] > 0
+    code_text, _, names = done.stderr.splitlines()[-1].partition(" ")
+    loaded = set(ast.literal_eval(names))
+    assert code_text == "0"
+    assert {"gguf_spec", "ctypes"} <= loaded
+    assert not loaded & {"numpy", "llama_cpp", "jinja2", "httpx", "huggingface_hub", "rich"}

@@ -144,7 +144,7 @@ def test_a_host_that_never_answers_is_waited_for_once(
     monkeypatch.setattr("gguf_spec.hub.web.HURRY", 0.3)
     register([known(f"some/Heads-{i}", "draft-eagle3") for i in range(6)])
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        found = find_candidates(Web(endpoint=f"http://127.0.0.1:{mute.getsockname()[1]}"), target)
+        found = find_candidates(Web(hub=f"http://127.0.0.1:{mute.getsockname()[1]}"), target)
     (problem,) = found.problems
     assert problem.startswith("known drafts were not looked at: 127.0.0.1:")
 

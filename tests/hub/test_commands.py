@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,46 @@ def test_inspect_reads_headers_only(cli: Cli, server: HubServer, tiny_repo: str)
     assert cli("inspect", tiny_repo, "--offline", "--json").json["arch"] == found["arch"]
     assert len(server.asked) == asked
     assert cli("inspect", "hf:o/other", "--offline").code == 3
+
+
+def test_an_unwritable_cache_does_not_keep_from_reading(
+    cli: Cli, server: HubServer, tiny_repo: str, home: Path
+) -> None:
+    plan = ("--vram", "8GiB", "--ram", "8GiB", "--probe", "off", "-d", "none", "--json")
+    known = cli("plan", "hf:o/tiny/Tiny-Q8_0.gguf", *plan).json
+    shutil.rmtree(home / "home")
+    (home / "home").write_text("a file, no folder")
+    done = cli("inspect", tiny_repo, "--json")
+    assert (done.code, done.json["role"]) == (0, "target")
+    assert done.err.count("cannot write to") == 1
+    done = cli("plan", "hf:o/tiny/Tiny-Q8_0.gguf", *plan)
+    assert (done.code, done.json) == (0, known)
+    assert done.err.count("cannot write to") == 1
+    hf_cache_dir().parent.mkdir(exist_ok=True)
+    hf_cache_dir().write_text("a file, no folder")
+    done = cli("pull", tiny_repo)
+    assert done.code == 3
+    errors = [line for line in done.err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert f"cannot write to {hf_cache_dir()}" in errors[0]
+
+
+@pytest.mark.parametrize("address", ["not a url", "http://[::1"])
+def test_a_bad_endpoint_is_for_who_asks_the_hub(
+    cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    model = home / "alone.gguf"
+    shutil.copy(MODELS / "tiny-target.gguf", model)
+    for command in (["plan", "--probe", "off"], ["inspect"], ["pull"]):
+        done = cli(*command, str(model), "--json")
+        assert (done.code, done.err) == (0, ""), command
+    run = ("-t", "1", "-n", "2", "--raw", "-p", "a", "--spec-type", "none", "--json")
+    assert cli("run", str(model), *run).code == 0
+    for command in (["plan", "hf:a/b"], ["inspect", "hf:a/b"], ["pull", "hf:a/b"]):
+        done = cli(*command)
+        assert (done.code, "HF_ENDPOINT is" in done.err) == (3, True)
+        assert "unset HF_ENDPOINT" in done.err
 
 
 def test_run_downloads_what_is_not_here(cli: Cli, server: HubServer, tiny_repo: str) -> None:

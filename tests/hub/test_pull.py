@@ -307,6 +307,18 @@ def test_two_at_once_give_one_file(server: HubServer, web: Web, big: bytes) -> N
     assert blob(big).read_bytes() == big
 
 
+def test_two_processes_at_once_give_one_file(server: HubServer, big: bytes) -> None:
+    server.throttle = 0.01
+    processes = [spawn(f"hf:{REPO}:F16") for _ in range(2)]
+    done = [
+        (process.communicate(timeout=60)[0].strip(), process.returncode) for process in processes
+    ]
+    assert sorted(done) == [("0", 0), ("1", 0)]
+    assert len(server.of("store")) == 1
+    assert server.sent == len(big)
+    assert blob(big).read_bytes() == big
+
+
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -434,6 +446,24 @@ def test_a_plain_address_is_resumed_if_it_is_the_same(server: HubServer, web: We
         assert server.asked[-1].headers["range"].startswith("bytes=1")
         server.plain["m.gguf"] = rung(5000).build()
     assert pull(web, url, silent).path.read_bytes() == rung(5000).build()
+
+
+def test_a_plain_address_without_ranges_starts_over(server: HubServer, web: Web) -> None:
+    data = server.plain["m.gguf"] = rung(4000).build()
+    url = f"{server.store_url}/m.gguf"
+
+    def stop(what: str, done: int | None, total: int | None) -> None:
+        if done and done > 1_000_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pull(web, url, stop)
+    server.faults.ignore_ranges = True
+    told: list[tuple[int | None, int | None]] = []
+    path = pull(web, url, lambda what, done, total: told.append((done, total))).path
+    assert server.asked[-1].headers["range"].startswith("bytes=1")
+    assert path.read_bytes() == data
+    assert (0, len(data)) in told  # the progress goes back to the beginning
 
 
 def test_a_plain_file_that_changes_meanwhile(server: HubServer, web: Web) -> None:

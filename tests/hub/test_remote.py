@@ -252,11 +252,18 @@ def test_parts_of_a_plain_address() -> None:
     assert [file.url for file in address_parts("https://h/m.gguf?a")] == ["https://h/m.gguf?a"]
 
 
-def test_an_unwritable_cache(server: HubServer, web: Web, home: Path) -> None:
+def test_an_unwritable_cache_is_said_once(server: HubServer, web: Web, home: Path) -> None:
     (home / "home").write_text("a file, no folder")
-    with pytest.raises(HubError, match="cannot write") as caught:
-        list_ladder(web, f"hf:{_repo(server)}")
-    assert caught.value.kind == "disk"
+    told: list[str] = []
+    web.tell = told.append
+    ladder = list_ladder(web, f"hf:{_repo(server)}")
+    infos = ladder.settle(lambda infos: range(len(infos)))
+    assert [info.file_bytes for info in infos] == [file.bytes for file in ladder.files]
+    server.plain["m.gguf"] = rung(4).build()
+    assert read(web, RemoteFile("m", f"{server.store_url}/m.gguf")).vocab_size == 300
+    assert len(told) == 1
+    assert "cannot write to" in told[0]
+    assert "GGUF_SPEC_HOME" in told[0]
 
 
 def _repo(server: HubServer) -> str:
@@ -291,3 +298,16 @@ def test_an_endpoint_that_is_no_address(address: str) -> None:
     with pytest.raises(HubError, match="HF_ENDPOINT is") as caught:
         endpoint_of({"HF_ENDPOINT": address})
     assert "HF_ENDPOINT" in (caught.value.hint or "")
+
+
+def test_a_bad_endpoint_matters_to_the_hub_alone(
+    server: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.plain["m.gguf"] = rung(4).build()
+    monkeypatch.setenv("HF_ENDPOINT", "not a url")
+    with Web(token="hf_secret") as web:
+        assert read(web, RemoteFile("m", f"{server.store_url}/m.gguf")).vocab_size == 300
+        assert all("authorization" not in one.headers for one in server.asked)
+        with pytest.raises(HubError, match="HF_ENDPOINT is 'not a url'") as caught:
+            list_ladder(web, f"hf:{REPO}")
+    assert caught.value.kind == "endpoint"
