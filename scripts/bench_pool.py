@@ -73,10 +73,10 @@ CASES = {
         "a docstring.",
         "Name six rivers of Europe and say of each into which sea it flows.",
     ),
-    "list": Case(
-        "Give ten tips for somebody who bakes bread for the first time. Number them.",
-        "Give twelve tips for somebody who bakes rye bread for the first time. Number them.",
-        "Retell the story of the tortoise and the hare in a few sentences.",
+    "bread": Case(
+        "Explain step by step how to bake a loaf of bread at home.",
+        "Explain step by step how to bake two loaves of bread at home.",
+        "Tell what a lighthouse keeper does from evening to morning.",
     ),
 }
 
