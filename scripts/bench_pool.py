@@ -147,8 +147,7 @@ def case(
     runner = Runner(session, (), setups, peers=peers, keep_prompts=True)
     n_predict = options.predict
     conversations = conversations_of(name, n_predict, runner)
-    for _ in each(0, conversations, runner):
-        pass
+    settle(conversations, peers)
     cuts = [cut for c in conversations.values() for p in peers if (cut := p.cut(c.name))]
     if cuts:  # a llama-server tells its time for whole answers only
         for conversation in conversations.values():
@@ -156,8 +155,8 @@ def case(
                 peer.forget(conversation.name)
         n_predict = min(cuts)
         conversations = conversations_of(name, n_predict, runner)
-        for _ in each(0, conversations, runner):
-            pass
+        settle(conversations, peers)
+    runner.run(0, conversations["kept same"], setups[1])  # graphs of wide batches are built
     by_side: dict[tuple[str, str], list[BenchRun]] = {}
     for number in range(1, options.repeat + 1):
         for key, run in each(number, conversations, runner):
@@ -211,6 +210,15 @@ def conversations_of(name: str, n_predict: int, runner: Runner) -> dict[str, Con
             workload = Workload(f"{name}-{state}-{second}", tuple(texts.values()))
             found[f"{state} {second}"] = Conversation(workload, (*turns, prompts[second]))
     return found
+
+
+def settle(conversations: Mapping[str, Conversation], peers: Sequence[WarmPeer]) -> None:
+    """Find out how much of the texts llama-server has in common with us."""
+    plain, mod = peers
+    for key, conversation in conversations.items():
+        mod.settle(conversation)
+        if key.startswith("cold"):
+            plain.settle(conversation)
 
 
 def each(

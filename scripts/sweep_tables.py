@@ -8,6 +8,10 @@ from typing import Any
 from gguf_spec.bench.table import Rows, render
 
 
+#: What auto is to reach, times the best setting that was chosen on the other half.
+LIMITS = {"auto_beside_fixed": 0.95, "auto_beside_peer": 0.97}
+
+
 def markdown(record: Mapping[str, Any]) -> str:
     """The tables of the record."""
     parts = [
@@ -16,6 +20,9 @@ def markdown(record: Mapping[str, Any]) -> str:
         "of the rounds and compared on the other; both halves together.",
         render(summary(record["results"]), markdown=True),
     ]
+    lines = missed(record["results"])
+    if lines:
+        parts.append("Short of the limits:\n\n" + "\n".join(f"- {line}" for line in lines))
     for one in record["results"]:
         parts += [f"### {one['workload']}", render(rows_of(one), markdown=True)]
         if one["same_settings"]:
@@ -37,6 +44,31 @@ def summary(workloads: Sequence[Mapping[str, Any]]) -> Rows:
             row += [", ".join(names) or "-", shown(found["ratio"])]
         rows.append(row)
     return rows
+
+
+def missed(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What falls short, a line each: medians below the limits, and lower acceptance."""
+    lines = []
+    for one in results:
+        for key, limit in LIMITS.items():
+            found = one[key]["ratio"]
+            if found and found["median"] < limit:
+                best = one[key]["halves"][0]["best"]
+                lines.append(
+                    f"{one['workload']}: auto has {shown(found)} of {best}, not {limit:.2f}"
+                )
+        for c in one["same_settings"]:
+            if c["decode"] and c["decode"]["median"] < 1.0:
+                lines.append(
+                    f"{one['workload']}: {c['setup']} has {shown(c['decode'])} of its peer"
+                )
+            ours, theirs = c["acceptance"]["rate"], c["peer_acceptance"]["rate"]
+            if theirs is not None and (ours is None or ours < theirs):
+                lines.append(
+                    f"{one['workload']}: {c['setup']} has an acceptance of {ours or 0.0:.3f}, its "
+                    f"peer {theirs:.3f}"
+                )
+    return lines
 
 
 def rows_of(one: Mapping[str, Any]) -> Rows:

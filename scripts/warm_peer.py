@@ -62,28 +62,32 @@ class WarmPeer:
 
     def run(self, number: int, conversation: Conversation) -> BenchRun | None:
         """Decode all turns once; None if its text is another one from early on."""
-        name = conversation.name
-        if conversation.prompts[0].params.sampling.temperature > 0.0 or name in self.refused:
+        if conversation.prompts[0].params.sampling.temperature > 0.0:
             return None
-        if name not in self._limits:
-            found = self._decode(
-                conversation, [p.params.max_tokens or -1 for p in conversation.prompts]
-            )
-            limits = common_limits(found, conversation)
-            if limits is None:
-                same = [
-                    common_prefix(t.tokens, p.reference) for t, p in _pairs(found, conversation)
-                ]
-                self.refused[name] = f"the texts have {same} tokens of the turns in common"
-                return None
-            self._limits[name] = limits
-            wanted = [prompt.params.max_tokens or -1 for prompt in conversation.prompts]
-            cuts = [n for n, most in zip(limits, wanted, strict=True) if n != most]
-            if cuts:
-                self._cuts[name] = min(cuts)
-        result = self._decode(conversation, self._limits[name])
+        self.settle(conversation)
+        limits = self._limits.get(conversation.name)
+        if limits is None:
+            return None
+        result = self._decode(conversation, limits)
         result.round = number
         return result
+
+    def settle(self, conversation: Conversation) -> None:
+        """Find out, once for a workload, how much of its text is the same as ours."""
+        name = conversation.name
+        if name in self._limits or name in self.refused:
+            return
+        wanted = [prompt.params.max_tokens or -1 for prompt in conversation.prompts]
+        found = self._decode(conversation, wanted)
+        limits = common_limits(found, conversation)
+        if limits is None:
+            same = [common_prefix(t.tokens, p.reference) for t, p in _pairs(found, conversation)]
+            self.refused[name] = f"the texts have {same} tokens of the turns in common"
+            return
+        self._limits[name] = limits
+        cuts = [n for n, most in zip(limits, wanted, strict=True) if n != most]
+        if cuts:
+            self._cuts[name] = min(cuts)
 
     def complete(
         self, tokens: Sequence[int], n_predict: int, penalty: float = 1.0

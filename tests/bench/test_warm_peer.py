@@ -46,7 +46,7 @@ def test_drafters_that_remember_get_a_new_process_and_the_prompt_back(
             assert run.by_type == {"ngram-mod": {"num_draft_tokens": 20, "num_accepted_tokens": 14}}
         assert peer.run(3, one) is not None
     posted = _requests(program)
-    # The first run of a workload is made twice: once to see how much is the same.
+    # Before the first run of a workload there is one to see how much is the same.
     assert len({request["pid"] for request in posted}) == 5
     files = [request["filename"] for request in posted if "filename" in request]
     assert files == ["ngram-mod-talk.slot"] * 3 + ["ngram-mod-one.slot"] * 2
