@@ -7,7 +7,6 @@ from typing import Any
 
 from gguf_spec.bench.table import Rows, render
 
-
 #: What auto is to reach, times the best setting that was chosen on the other half.
 LIMITS = {"auto_beside_fixed": 0.95, "auto_beside_peer": 0.97}
 

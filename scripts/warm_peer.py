@@ -62,8 +62,6 @@ class WarmPeer:
 
     def run(self, number: int, conversation: Conversation) -> BenchRun | None:
         """Decode all turns once; None if its text is another one from early on."""
-        if conversation.prompts[0].params.sampling.temperature > 0.0:
-            return None
         self.settle(conversation)
         limits = self._limits.get(conversation.name)
         if limits is None:
@@ -76,6 +74,9 @@ class WarmPeer:
         """Find out, once for a workload, how much of its text is the same as ours."""
         name = conversation.name
         if name in self._limits or name in self.refused:
+            return
+        if conversation.prompts[0].params.sampling.temperature > 0.0:
+            self.refused[name] = "its random numbers are others"
             return
         wanted = [prompt.params.max_tokens or -1 for prompt in conversation.prompts]
         found = self._decode(conversation, wanted)

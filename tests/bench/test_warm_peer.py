@@ -64,13 +64,10 @@ def test_what_keeps_nothing_stays(runner: Runner, fake: Fake, tmp_path: Path) ->
             assert run is not None
             assert run.by_type == {}
         assert peer.cut("one") is None
-        assert peer.run(1, runner.conversations[0].__class__(WORKLOADS[2], hot(runner))) is None
+        (drawn,) = Runner(runner.session, WORKLOADS[2:], [plain_setup()]).conversations
+        assert peer.run(1, drawn) is None
+        assert "random" in peer.refused["warm"]
     assert len({request["pid"] for request in _requests(program)}) == 1
-
-
-def hot(runner: Runner) -> Any:
-    """Prompts at temperature 1: its random numbers are others."""
-    return Runner(runner.session, WORKLOADS[2:], [plain_setup()]).conversations[0].prompts
 
 
 def test_a_text_that_goes_another_way(runner: Runner, fake: Fake, tmp_path: Path) -> None:
