@@ -4,9 +4,10 @@
 
 For each text the speed over plain decoding of ``auto``, in a first request and in a second of the
 same kind, of the best of llama.cpp's n-gram types at their defaults, and of the best of a sweep.
-FILE has {model: {name: {"prompt": [token …], "tokens": [token …]}}}; the recorded ones of two small
-models are in tests/control. NAMEs are cost curves of tests/control/replay.py; by default the
-model's own.
+FILE has {model: {name: {"prompt": [token …], "tokens": [token …]}}}; texts whose name begins with
+``hot`` were drawn at temperature 1. The texts in tests/control/streams.json have been used to tune
+the controller; those in tests/control/holdout.json have not, and are not to be. NAMEs are cost
+curves of tests/control/replay.py; by default the model's own.
 """
 
 from __future__ import annotations
@@ -56,12 +57,19 @@ def main() -> None:
     parser.add_argument("--streams", type=Path, help="recorded texts (default: the tests')")
     parser.add_argument("--costs", nargs="*", choices=sorted(CURVES), help="cost curves")
     options = parser.parse_args()
-    shares = []
+    shares: list[tuple[float, float, float]] = []
     for model, texts in recorded(options.streams).items():
         for costs in options.costs or [model if model in CURVES else "smollm2"]:
             for name, stream in texts.items():
-                shares.append(line(f"{model:8} {costs:8} {name:9}", stream, costs))
-    print(f"first requests: {fmean(shares):.3f} of the best fixed settings")
+                hot = name.startswith("hot")
+                shares.append(line(f"{model:8} {costs:8} {name:11}", stream, costs, hot=hot))
+    first, second, default = (fmean(column) for column in zip(*shares, strict=True))
+    print(
+        f"first requests: {first:.3f} of the best fixed settings (the least: "
+        f"{min(share[0] for share in shares):.3f}), {default:.3f} of llama.cpp's best type at its "
+        f"defaults (the least: {min(share[2] for share in shares):.3f}); second requests: "
+        f"{second:.3f} of the best fixed settings"
+    )
 
 
 def recorded(path: Path | None) -> dict[str, dict[str, Stream]]:
@@ -75,8 +83,9 @@ def recorded(path: Path | None) -> dict[str, dict[str, Stream]]:
     }
 
 
-def line(title: str, stream: Stream, costs: str) -> float:
-    """Print how ``stream`` goes; the share of the best fixed setting in a first request."""
+def line(title: str, stream: Stream, costs: str, *, hot: bool) -> tuple[float, float, float]:
+    """Print how ``stream`` goes, which was drawn at temperature 1 if ``hot``. The shares of the
+    best fixed setting in a first request and in a second, and of the best default type."""
     cost = cost_of(costs)
 
     def fixed(drafter: NgramDrafter, longest: int) -> Outcome:
@@ -84,10 +93,10 @@ def line(title: str, stream: Stream, costs: str) -> float:
 
     defaults = {kind: fixed(make(), longest) for kind, (make, longest) in DEFAULTS.items()}
     swept = {f"{n}/{m}": fixed(NgramSimple(n, m), m) for n, m in SWEEP}
-    controller = adaptive([LongestMatch(*AUTO_SIZES)], [AUTO_SIZES[1]], known_curve(cost))
+    controller = adaptive([LongestMatch(*AUTO_SIZES)], [AUTO_SIZES[1]], known_curve(cost), hot)
     speeds = []
     for _ in range(2):
-        controller.begin(Hints())
+        controller.begin(Hints(temperature=1.0 if hot else 0.0))
         outcome = replay(stream, [LongestMatch(*AUTO_SIZES)], controller, cost, noise=0.05)
         speeds.append(outcome.speed)
     kind, default = best_of(defaults)
@@ -96,7 +105,8 @@ def line(title: str, stream: Stream, costs: str) -> float:
         f"{title} auto {speeds[0]:5.2f} {speeds[1]:5.2f}   {kind:13} {default:5.2f}   "
         f"ngram-simple {setting:5} {best:5.2f}"
     )
-    return speeds[0] / max(best, default, 1.0)
+    most = max(best, default, 1.0)
+    return speeds[0] / most, speeds[1] / most, speeds[0] / default
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ _LEAST_SHARE = 0.5
 class LlamaServer:
     """A running llama-server; close it, or use it as a context manager.
 
-    ``peer_of`` is the set-up that it is compared with.
+    ``peer_of`` is the set-up that it is compared with; ``options`` are further ones of its command
+    line.
 
     Raises (constructor):
         UsageError: there is no such program.
@@ -59,6 +60,7 @@ class LlamaServer:
         setup: BenchSetup,
         *,
         start_seconds: float = _START_SECONDS,
+        options: Sequence[str] = (),
     ) -> None:
         self.name = f"{NAME} {setup.name}"
         self.peer_of = setup.name
@@ -70,7 +72,7 @@ class LlamaServer:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
         port = _free_port()
         self._url = f"http://127.0.0.1:{port}"
-        command = [path, "-m", str(session.setup.path), *self.arguments]
+        command = [path, "-m", str(session.setup.path), *self.arguments, *options]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         try:
             self._process = subprocess.Popen(
@@ -166,7 +168,7 @@ class LlamaServer:
             "n_probs": 0,
             "stream": False,
         }
-        answer = self._ask("/completion", body)
+        answer = self.ask("/completion", body)
         try:
             timings = answer["timings"]
             prefill = float(timings["prompt_ms"]) / 1e3
@@ -189,7 +191,7 @@ class LlamaServer:
                     hint="the same command by hand shows all of its log",
                 )
             try:
-                self._ask("/health", timeout=min(max(end - time.monotonic(), 0.1), 5.0))
+                self.ask("/health", timeout=min(max(end - time.monotonic(), 0.1), 5.0))
                 return
             except RunError:
                 if time.monotonic() > end:
@@ -200,13 +202,13 @@ class LlamaServer:
 
     def _check_model(self) -> str:
         """What build it is. Raises InputError if it serves another model than ours."""
-        props = self._ask("/props")
+        props = self.ask("/props")
         ours = self._session.setup.path
         theirs = props.get("model_path")
         if theirs is not None and not _same_file(str(theirs), ours):
             raise InputError(f"the peer serves {theirs}, not {ours}")
         try:
-            models = self._ask("/v1/models").get("data", [])
+            models = self.ask("/v1/models").get("data", [])
         except RunError:  # older ones have no such address
             models = []
         meta = (models[0].get("meta") or {}) if models else {}
@@ -223,7 +225,7 @@ class LlamaServer:
             )
         return str(props.get("build_info", ""))
 
-    def _ask(
+    def ask(
         self, path: str, body: dict[str, Any] | None = None, *, timeout: float = _ANSWER_SECONDS
     ) -> dict[str, Any]:
         """GET or POST JSON. Raises RunError."""

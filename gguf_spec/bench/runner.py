@@ -3,8 +3,9 @@
 A round decodes every workload with every set-up, plain decoding first; the next round goes the
 other way round, so that what gets slower or faster over time adds to both sides alike. Before each
 run the caches are emptied and what n-grams and controllers have learned is forgotten: nobody has
-seen the text before. The prompts of later turns hold the answers that plain decoding gave in the
-beginning, so that all set-ups decode the same.
+seen the text before. Where decoding alone is of interest, the prompt may stay. The prompts of later
+turns hold the answers that plain decoding gave in the beginning, so that all set-ups decode the
+same.
 """
 
 from __future__ import annotations
@@ -117,7 +118,9 @@ class Runner:
     """Decodes ``workloads`` with ``setups``, and beside them with ``peers``.
 
     ``values`` are settings (keys of a profile) that decide over those of the workloads. With
-    ``lenient``, workloads that cannot be decoded with this model are ``skipped``.
+    ``lenient``, workloads that cannot be decoded with this model are ``skipped``. With
+    ``keep_prompts`` the target keeps what it has read of a prompt, which spares time where many
+    set-ups decode the same; prefill is not measured then.
 
     Raises (constructor):
         InputError: a workload does not fit into the context, or the template refuses it.
@@ -134,6 +137,7 @@ class Runner:
         max_tokens: int | None = None,
         report: Report | None = None,
         lenient: bool = False,
+        keep_prompts: bool = False,
     ) -> None:
         self.session = session
         self.setups = tuple(setups)
@@ -142,6 +146,7 @@ class Runner:
         self._values = values or {}
         self._most = max_tokens
         self._report = report or (lambda what, done, total: None)
+        self._keep_prompts = keep_prompts
         self.differences: dict[tuple[str, str], dict[str, Any]] = {}
         """What was found where a text first differed, by workload and set-up."""
         self.conversations: list[Conversation] = []
@@ -149,6 +154,8 @@ class Runner:
         for done, workload in enumerate(workloads):
             self._report(f"first answers: {workload.name}", done, len(workloads))
             try:
+                if keep_prompts:  # the answer that counts begins as all others will
+                    self._conversation(workload)
                 self.conversations.append(self._conversation(workload))
             except InputError as error:
                 if not lenient:
@@ -318,6 +325,8 @@ class Runner:
         """Empty the caches, the drafters' too, and the pool: a text of one other token begins."""
         session = self.session
         session.pool.clear()
+        if self._keep_prompts and not session.draft_contexts:
+            return  # n-gram drafters are made anew for every run
         history = session.sequence.history
         first = history[0] if len(history) else 0
         other = next(t for t in range(session.model.n_vocab) if t != first)

@@ -27,7 +27,8 @@ class BenchSetup:
     """One side of a comparison. Without ``types`` and ``synthetic`` it is plain decoding.
 
     ``control``: the controller decides how much is drafted; else every drafter in order drafts up
-    to its ceiling. ``ceilings`` replace those of the profile, ``spec`` its n-gram parameters.
+    to its ceiling. ``ceilings`` replace those of the profile, ``spec`` its n-gram parameters; with
+    ``spec`` the types may be n-gram types that the session does not have.
     ``synthetic``: drafts whose tokens stand with this chance, of ``synthetic_length`` tokens.
     """
 
@@ -157,11 +158,16 @@ def arrange(
         return Arrangement((replay,), Recorder(FixedPolicy([setup.synthetic_length])))
     spec = setup.spec or session.setup.profile.spec
     pool = session.pool
+    kinds, floors = session.spec_types, session.setup.floors
+    of_kind = dict(zip(session.setup.spec_types, session.setup.ceilings, strict=True))
+    if setup.spec is not None and not set(setup.types) <= set(kinds):
+        kinds, floors = setup.types, (setup.spec.n_min,) * len(setup.types)
+        of_kind = {kind: ngram_ceiling(kind, setup.spec) for kind in kinds}
     drafters: list[Drafter] = []
     ceilings: list[int] = []
     has_pool = False
-    for i, kind in enumerate(session.spec_types):
-        ceiling = setup.ceilings.get(kind, session.setup.ceilings[i])
+    for i, kind in enumerate(kinds):
+        ceiling = setup.ceilings.get(kind, of_kind[kind])
         drafter: Drafter = Absent(kind)
         if kind in setup.types and kind in NGRAM_TYPES:
             given = None if has_pool else pool
@@ -176,7 +182,6 @@ def arrange(
         ceilings.append(ceiling if kind in setup.types else 0)
     if not any(ceilings):
         return Arrangement((), Recorder(FixedPolicy(())))
-    floors = session.setup.floors
     inner: Controller = FixedPolicy(ceilings, floors)
     if setup.control:
         facts = drafter_facts(drafters, ceilings, floors)

@@ -18,7 +18,8 @@ SETTINGS: dict[str, Any] = json.loads(Path(os.environ["FAKE_SERVER"]).read_text(
 
 
 class Handler(BaseHTTPRequestHandler):
-    """/health, /props, /v1/models, /completion."""
+    """/health, /props, /v1/models, /completion, /slots. Logs what is posted, and by which process
+    it was read."""
 
     def do_GET(self) -> None:
         if self.path == "/health":
@@ -34,7 +35,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with Path(SETTINGS["log"]).open("a") as file:
-            file.write(json.dumps(body) + "\n")
+            file.write(json.dumps(body | {"pid": os.getpid()}) + "\n")
+        if self.path.startswith("/slots"):
+            self._send(200, {"id_slot": 0})
+            return
         if SETTINGS["mode"] == "nonsense":
             self._send(200, {"content": "hello"})
             return
@@ -43,6 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         tokens = tokens[: body["n_predict"]] if body["n_predict"] > 0 else tokens
         timings = {"prompt_ms": 50.0, "predicted_ms": 10.0 * (len(tokens) - 1)}
         timings["prompt_n"] = len(body["prompt"])
+        timings |= {"draft_n": 10, "draft_n_accepted": 7}
         self._send(200, {"tokens": tokens, "timings": timings})
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002

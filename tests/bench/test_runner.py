@@ -15,10 +15,12 @@ from gguf_spec.context import Run
 from gguf_spec.control import AdaptiveController
 from gguf_spec.errors import InputError, UsageError
 from gguf_spec.history import History
+from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
+from gguf_spec.setup import prepare
 from gguf_spec.workloads import Workload
-from tests.bench.conftest import WORKLOADS, open_session
+from tests.bench.conftest import MODELS, WORKLOADS, open_session
 
 FIXED = BenchSetup("draft-simple fixed", ("draft-simple",), control=False)
 AUTO = BenchSetup("auto", ("ngram-simple", "draft-simple"))
@@ -87,6 +89,47 @@ def test_every_run_starts_cold(runs: list[BenchRun]) -> None:
     for run in runs:
         assert run.turns[0].cached == 0
         assert all(turn.cached > 0 for turn in run.turns[1:])
+
+
+def test_prompts_can_stay_where_only_decoding_counts() -> None:
+    """Nothing else does: not what n-grams have seen. Types that the session does not have are
+    measured as well."""
+    profile = apply_values(
+        Profile(),
+        {
+            "target.model": str(MODELS / "tiny-target.gguf"),
+            "target.n_ctx": 256,
+            "target.n_threads": 1,
+            "spec.types": ["ngram-simple"],
+            "spec.pool": "request",
+            "spec.control": False,
+            "spec.ngram-simple.size_n": 1,
+            "spec.ngram-simple.size_m": 4,
+            "spec.ngram-cache.n_draft": 3,
+        },
+    )
+    cache = BenchSetup("cache", ("ngram-cache",), control=False, spec=profile.spec)
+    simple = BenchSetup("simple", ("ngram-simple",), control=False, spec=profile.spec)
+    with Session(prepare(profile), least_width=9) as session:
+        cold = Runner(session, WORKLOADS[:1], [plain_setup()])
+        runner = Runner(session, WORKLOADS[:1], [plain_setup(), cache, simple], keep_prompts=True)
+        found = list(runner.rounds(2))
+    assert [c.prompts for c in runner.conversations] == [c.prompts for c in cold.conversations]
+    assert runner.differences == {}
+    drafted: dict[str, list[list[int]]] = {}
+    for run in found:
+        assert run.turns[0].cached == run.turns[0].n_prompt - 1
+        drafted.setdefault(run.setup, []).append(run.offered)
+    assert all(first == second for first, second in drafted.values())
+    assert 0 < len(drafted["cache"][0]) <= 3
+    assert drafted["simple"][0]
+    assert not drafted["plain"][0]
+
+
+def test_prompts_do_not_stay_where_drafters_read_them() -> None:
+    with open_session() as session:
+        runner = Runner(session, WORKLOADS[:1], [plain_setup(), FIXED], keep_prompts=True)
+        assert all(run.turns[0].cached == 0 for run in runner.rounds(1))
 
 
 @pytest.mark.parametrize("draft", ["tiny-draft.gguf", "tiny-othervocab-draft.gguf"])

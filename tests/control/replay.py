@@ -22,7 +22,7 @@ from gguf_spec.sampling import Sampler, SamplingParams
 
 PLAIN = 0.02  # seconds of a plain step
 _SAMPLER = Sampler(SamplingParams())
-_STREAMS = Path(__file__).with_name("streams.json")
+_FOLDER = Path(__file__).parent
 
 #: Measured on two x86 cores, and what a GPU that waits for memory and a mixture of experts have.
 CURVES: dict[str, dict[int, float]] = {
@@ -40,9 +40,9 @@ class Stream(NamedTuple):
     tokens: list[int]
 
 
-def streams(model: str) -> dict[str, Stream]:
-    """The recorded texts of ``model`` by name."""
-    recorded = json.loads(_STREAMS.read_text(encoding="utf-8"))[model]
+def streams(model: str, file: str = "streams.json") -> dict[str, Stream]:
+    """The recorded texts of ``model`` by name. Those in ``holdout.json`` are never tuned on."""
+    recorded = json.loads((_FOLDER / file).read_text(encoding="utf-8"))[model]
     return {name: Stream(one["prompt"], one["tokens"]) for name, one in recorded.items()}
 
 

@@ -71,6 +71,18 @@ def test_never_slower_than_plain(model: str, name: str) -> None:
     assert min(automatic(model, name)) >= 0.97
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_texts_that_nothing_was_tuned_on_are_not_slower_either(model: str) -> None:
+    for name, stream in streams(model, "holdout.json").items():
+        cost, hot = cost_of(model), name.startswith("hot")
+        for seed in range(3):
+            controller = adaptive([LongestMatch(*AUTO_SIZES)], [LENGTH], known_curve(cost), hot=hot)
+            drafter = LongestMatch(*AUTO_SIZES)
+            outcome = replay(stream, [drafter], controller, cost, noise=0.05, seed=seed)
+            assert outcome.speed >= 0.97, name
+            assert outcome.worst <= 8.0, name
+
+
 @pytest.mark.parametrize(("model", "least"), [("smollm2", 1.5), ("gemma3", 2.6)])
 def test_an_echo_gains(model: str, least: float) -> None:
     """SmolLM2's echo has 107 tokens with four slips; drafts without any would gain 2.2."""
