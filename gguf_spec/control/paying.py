@@ -9,10 +9,11 @@ from gguf_spec.control.acceptance import PositionChances
 from gguf_spec.control.costs import CostCurve
 
 PROBE_ROUNDS = 3
+_PROBES_AFTER_PAUSE = 5  # perfect ones have to outweigh what was bad before
 FIRST_PAUSE = 64  # tokens
 _LONGEST_PAUSE = 384
 _STAY = 1.05  # another length than the last has to be this much better
-_DOUBT = 3.0
+_DOUBT = 1.0
 _THINK_ROUNDS = 4
 _RATE = 0.2  # what a new time weighs
 _BACKLOG = 16  # unread tokens that a draft may have to read without being called slow
@@ -155,7 +156,7 @@ class Paying:
         """Do not ask for a while; afterwards look again, with what was learned in doubt."""
         self.resume_at = now + self.pause
         self.pause = min(2 * self.pause, _LONGEST_PAUSE)
-        self.probes = PROBE_ROUNDS
+        self.probes = _PROBES_AFTER_PAUSE
         self.reason = f"{self.name} {reason}"
         self.chances.doubt(_DOUBT)
         self.plan = None

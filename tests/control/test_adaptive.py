@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gguf_spec.control import AdaptiveController, CostCurve, DrafterFacts, Hints, Offer, Round
+from tests.control.replay import CURVES, cost_of
 from tests.control.simulated import (
     PLAIN,
     Copying,
@@ -61,6 +62,16 @@ def test_a_drafter_that_becomes_good_again_is_used_within_512_tokens() -> None:
         trace = simulate(controller, [drafter], GPU, bad + 1024)
         after = [k for at, _, k in trace.rounds if bad + 512 <= at]
         assert sum(k > 2 for k in after) > 0.8 * len(after), bad
+
+
+@pytest.mark.parametrize("costs", sorted(CURVES))
+@pytest.mark.parametrize("bad", [300, 512, 1500])
+def test_also_where_only_the_best_drafts_pay(costs: str, bad: int) -> None:
+    cost = cost_of(costs)
+    drafter = Neural(lambda n: float(n >= bad), 0.05, 0.05)
+    trace = simulate(controller_of([drafter], warm(cost)), [drafter], cost, bad + 1024)
+    after = [k for at, _, k in trace.rounds if bad + 512 <= at]
+    assert sum(k > 0 for k in after) > 0.8 * len(after)
 
 
 def test_prose_then_code_then_prose() -> None:
