@@ -116,9 +116,10 @@ class Screen:
         width = self._tail.width
         if self._kind == "reasoning" and not self.expanded:
             recent = self._painter.spans([(self._source[-width * 8 :], "dim")], width - 2)
-            shown = [f"\x1b[2m│\x1b[0m {line}" for line in recent[-_REASONING_LINES:]]
             title = self._painter.spans([(self._title(past=False), "dim")], width)
-            self._tail.draw([*title, *shown], foot)
+            most = min(self._tail.room(foot) - len(title), _REASONING_LINES)
+            shown = [f"\x1b[2m│\x1b[0m {line}" for line in recent[-most:]] if most > 0 else []
+            self._tail.draw([*title, *shown], foot, passing=True)
             return
         n = self._finished()
         if not n:
