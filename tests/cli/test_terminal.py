@@ -156,6 +156,7 @@ def test_a_window_resized_while_an_answer_streams(
     one = start("-n", "900", "-c", "1024", "--temp", "0.8", "--seed", "5", "--quiet")
     one.prompt()
     one.type("def main(argv):\r")
+    one.shows("> def main(argv):")
     during = 0
     for size in sizes:
         length = len(_marks(one.text))
