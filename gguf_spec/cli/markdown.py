@@ -110,16 +110,23 @@ class Painter:
         return self._lines(_Markdown(source, code_theme=_CODE_THEME, hyperlinks=False), width)
 
     def spans(self, spans: Sequence[tuple[str, str]], width: int) -> list[str]:
-        """Pieces of plain text, each with a style, wrapped."""
+        """Pieces of plain text, each with a style, wrapped. Blank lines stay, but for the line that
+        a last newline begins."""
         text = Text()
         for piece, style in spans:
             text.append(piece, style)
-        return self._lines(text, width) if text.plain else []
+        if not text.plain:
+            return []
+        lines = self._printed(text, width)[:-1]
+        return [_unpadded(line) for line in (lines[:-1] if text.plain[-1] == "\n" else lines)]
 
-    def _lines(self, what: Markdown | Text, width: int) -> list[str]:
+    def _printed(self, what: Markdown | Text, width: int) -> list[str]:
         stream = self._console.file = io.StringIO()
         self._console.print(what, width=width, overflow="fold")
-        lines = [line.rstrip(" ") for line in stream.getvalue().split("\n")]
+        return stream.getvalue().split("\n")
+
+    def _lines(self, what: Markdown, width: int) -> list[str]:
+        lines = [line.rstrip(" ") for line in self._printed(what, width)]
         while lines and not lines[-1]:
             lines.pop()
         while lines and not lines[0]:  # rich sets lists apart

@@ -297,6 +297,22 @@ def test_accepted_tokens_have_a_colour(terminal: Terminal) -> None:
     assert green.strip() == "twothree"
 
 
+@pytest.mark.usefixtures("every_time")
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_blank_lines_stay_in_plain_text(terminal: Terminal, size: int) -> None:
+    text = "one\n\ntwo\n\n\n  three\n\n"
+    screen = Screen(terminal)
+    screen.colored = screen.expanded = True
+    screen.start(foot)
+    for kind in ("reasoning", "answer"):
+        for piece in pieces("\n\n" + text, size):
+            screen.feed([Part(kind, piece)])  # type: ignore[arg-type]
+            screen.tick()
+    screen.finish()
+    lines = ["one", "", "two", "", "", "  three"]
+    assert terminal.lines == [*lines, "", *lines]
+
+
 def test_a_model_cannot_steer_the_terminal(terminal: Terminal) -> None:
     screen = Screen(terminal)
     screen.start(foot)
