@@ -63,12 +63,13 @@ class Output:
         if text in self._warned:
             return
         self._warned.add(text)
-        print(f"warning: {shortened(printable(text))}", file=sys.stderr, flush=True)
+        shown = _wrapped(f"warning: {shortened(printable(text))}", sys.stderr)
+        print(shown, file=sys.stderr, flush=True)
 
     def remark(self, text: str) -> None:
         """Something that was chosen for the user; ``--quiet`` drops it."""
         if self.mode != "quiet":
-            print(shortened(printable(text)), file=sys.stderr, flush=True)
+            print(_wrapped(shortened(printable(text)), sys.stderr), file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """A line beside the answer, for somebody who watches."""
