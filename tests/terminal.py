@@ -109,7 +109,8 @@ class Terminal:
         self.screen.write_process_input = lambda data: os.write(self.master, data.encode())  # type: ignore[method-assign]
         self._set_size(*size)
         self._last = b""
-        given = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
+        others = ("NO_COLOR", "COLUMNS", "LINES", "XTERM_VERSION", "STY")  # another terminal's
+        given = {k: v for k, v in os.environ.items() if k not in others}
         given |= {"TERM": "xterm-256color", **environment}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gguf_spec", "chat", *arguments],

@@ -111,9 +111,15 @@ class LiveTail:
         return len(parts) - n_lost, lost
 
     def _rows(self, line: str, columns: int) -> list[str]:
-        if columns >= self._columns:
+        if columns >= self._columns or _cuts_lines():
             return [line]
         return chop_cells(_STYLE.sub("", line), columns) or [""]
+
+
+def _cuts_lines() -> bool:
+    """Whether this is one of the few terminals that cut lines which have become too long, instead
+    of breaking them: xterm itself, and GNU screen."""
+    return "TMUX" not in os.environ and not os.environ.keys().isdisjoint(("XTERM_VERSION", "STY"))
 
 
 def _low(foot: Sequence[str], rows: int) -> Sequence[str]:

@@ -72,6 +72,8 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     one = Terminal()
+    monkeypatch.delenv("XTERM_VERSION", raising=False)
+    monkeypatch.delenv("STY", raising=False)
 
     def size(self: LiveTail) -> tuple[int, int]:
         return one.screen.columns, one.screen.lines
@@ -169,10 +171,23 @@ def test_a_narrower_terminal_has_broken_lines(terminal: Terminal) -> None:
     assert "\r\x1b[4A" in terminal.frames[0]  # two rows each
 
 
-PROSE = " ".join(f"word{i}" for i in range(100))
-CODE = "```\n" + "".join(f"word{i} = x\n" for i in range(50)) + "```\n"
-LIST = "".join(f"- word{i} **is** an item of many words that breaks\n" for i in range(20))
-WIDE = "".join(f"word{i}の文章。" for i in range(50))
+@pytest.mark.parametrize("name", ["XTERM_VERSION", "STY"])
+def test_terminals_that_cut_lines(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("TMUX", raising=False)
+    monkeypatch.setenv(name, "1")
+    tail = LiveTail(terminal)
+    tail.draw(["above", "x" * 50, "y" * 50], final=1)
+    pyte.HistoryScreen.resize(terminal.screen, ROWS, 30)
+    tail.draw(["x" * 25, "y" * 25])
+    assert terminal.lines == ["above", "x" * 25, "y" * 25]
+
+
+PROSE = " ".join(f"word{i}" for i in range(90))
+CODE = "```\n" + "".join(f"word{i} = x\n" for i in range(40)) + "```\n"
+LIST = "".join(f"- word{i} **is** an item of many words that breaks\n" for i in range(12))
+WIDE = "".join(f"word{i}の文章。" for i in range(44))
 SIZES = {
     "narrower": [(31, ROWS)],
     "wider": [(COLUMNS + 40, ROWS)],
@@ -193,8 +208,8 @@ def test_a_resized_window_loses_and_repeats_nothing(
     """The window gets each size for a while, whatever of the answer stands on the screen then."""
     screen = Screen(terminal)
     screen.start(foot)
-    pause = len(text) // 11 // (len(sizes) + 1)
-    for i, piece in enumerate(pieces(text, 11), 1):
+    pause = len(text) // 17 // (len(sizes) + 1)
+    for i, piece in enumerate(pieces(text, 17), 1):
         screen.feed([Part("answer", piece)])
         screen.tick()
         if i % pause == 0 and i // pause <= len(sizes):
