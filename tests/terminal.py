@@ -76,7 +76,9 @@ class Window(pyte.HistoryScreen):
             row.broken = False
 
     def _cells(self, row: StaticDefaultDict[int, Char]) -> list[Char]:
-        """What is in a row, without the blanks at its end."""
+        """What is in a row, without the blanks behind the end of its line."""
+        if getattr(row, "broken", False):
+            return [row[x] for x in range(max(row) + 1)]
         cells = [row[x] for x in range(self.columns)]
         while cells and cells[-1].data == " ":
             cells.pop()
@@ -178,9 +180,11 @@ class Terminal:
 
     def ended(self) -> int:
         """Read to the end; the exit code."""
-        while self._read():
-            pass
-        return self.process.wait(_PATIENCE)
+        end = monotonic() + _PATIENCE
+        while select.select([self.master], [], [], max(end - monotonic(), 0))[0]:
+            if not self._read():
+                return self.process.wait(_PATIENCE)
+        raise AssertionError(f"it has not ended:\n{self.text}")
 
     def _read(self) -> bool:
         data = b""
