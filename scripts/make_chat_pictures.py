@@ -163,7 +163,7 @@ def resized() -> None:
 def turns() -> None:
     """Three turns, each of which evaluates only what is new."""
     chat = Drawn("demo", *COMMON, "-n", "40", size=(80, 30))
-    for i, message in enumerate(("My name is Ada.", "What is my name?", "Spell it backwards."), 1):
+    for i, message in enumerate(("Name a river.", "Name another one.", "And a mountain?"), 1):
         chat.ask(message)
         chat.shows("tokens · prompt", i)
     chat.prompt()
