@@ -27,16 +27,19 @@ class Checkpoints:
         self._seq = seq
         self._kept: dict[int, object] = {}
 
+    @property
+    def needed(self) -> bool:
+        """Whether states are kept of this cache."""
+        target = self._target
+        cannot_cut = not target.removes_tail or getattr(target, "has_window", False)
+        return self.enabled and cannot_cut and getattr(target, "can_save", True)
+
     def keep(self, n_tokens: int) -> None:
         """Keep the state as it is now, after ``n_tokens``."""
-        target = self._target
-        needed = not target.removes_tail or getattr(target, "has_window", False)
-        if not self.enabled or not needed or not getattr(target, "can_save", True):
+        if not self.needed or n_tokens <= 0 or n_tokens in self._kept:
             return
-        if n_tokens <= 0 or n_tokens in self._kept:
-            return
-        state = target.save(self._seq)
-        size = getattr(target, "saved_bytes", 0)
+        state = self._target.save(self._seq)
+        size = getattr(self._target, "saved_bytes", 0)
         if size > _LARGEST:
             self.enabled = False
             return

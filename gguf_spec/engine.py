@@ -154,12 +154,14 @@ class SequenceState:
     def propose(self) -> Run:
         """The rows to decode next: a prompt chunk, or the last token with a draft after it."""
         if self.n_cached < self._n_prompt:
-            end = min(self.n_cached + self._target.n_ubatch, self._n_prompt)
-            chunk = self.history[self.n_cached : end]
-            return Run(self.seq, self.n_cached, chunk, int(end == self._n_prompt))
+            end, last = self.n_cached + self._target.n_ubatch, self._n_prompt - 1
+            if self.n_cached == last:
+                self.checkpoints.keep(last)
+            # The last token alone: whoever asks for the same prompt again needs its logits only.
+            apart = self.checkpoints.needed and self.n_cached < last and not self.keeps_whole_chunks
+            end = min(end, self._n_prompt - apart)
+            return Run(self.seq, self.n_cached, self.history[self.n_cached : end], int(end > last))
         start = len(self.history) - 1
-        if start == self._n_prompt:
-            self.checkpoints.keep(start)
         tokens = [self.history[start], *self._propose_draft().tokens]
         return Run(self.seq, start, tokens, len(tokens))
 

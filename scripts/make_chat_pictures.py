@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Drive ``gguf-spec chat`` in a pseudo-terminal and draw its states: docs/pictures/chat-*.svg.
 
-    scripts/make_chat_pictures.py
+    scripts/make_chat_pictures.py [NAME …]
 
 All of it runs for real, with the demo model. For the pictures of reasoning that model gets a chat
 template that makes it reason, because it does not by itself.
@@ -80,44 +80,94 @@ def _style(cell: pyte.screens.Char) -> str:
 
 
 def main() -> None:
-    """Draw all pictures."""
+    """Draw the pictures of the functions that are named, or all of them."""
     PICTURES.mkdir(exist_ok=True)
+    wanted = sys.argv[1:] or list(DRAWN)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GGUF_SPEC_HOME"] = str(Path(folder) / "home")
         os.environ["HOME"] = folder
         os.environ["PYTHONPATH"] = str(ROOT)
         os.chdir(folder)
-        streaming()
-        drafts()
-        reasoning(Path(folder))
-        first_run(Path(folder))
-        plain()
+        for name in wanted:
+            DRAWN[name]()
 
 
 def streaming() -> None:
     """An answer in the making, what is typed meanwhile, and how it is stopped."""
-    Path("broken.json").write_text('{"broken": ', encoding="utf-8")
     chat = Drawn("demo", *COMMON, size=(80, 24))
     chat.ask("Explain binary search with a markdown list and a Python function.")
-    chat.until(lambda shown: "while left" in shown and "context" in chat.last_line(-1))
-    chat.type("/help")
+    chat.until(lambda shown: "while left" in shown and "tokens/s" in chat.last_line(-1))
+    chat.type("And in which language is it fastest?")
     chat.type("\x03")
     # What was read so far; drawing takes its time.
     chat.draw("chat-streaming", "an answer while it is written")
     chat.shows("cancelled")
-    chat.until(lambda shown: chat.last_line(-2) == "> /help")
+    chat.until(lambda shown: chat.last_line(-2) == "> And in which language is it fastest?")
+    chat.draw("chat-stopped", "stopped; what was typed meanwhile is there")
+    chat.close()
+
+
+def broken_file() -> None:
+    """Files that cannot be loaded: the conversation stays as it was."""
+    Path("broken.json").write_text('{"broken": ', encoding="utf-8")
+    chat = Drawn("demo", *COMMON, "-n", "24", size=(80, 16))
+    chat.ask("Name three rivers.")
+    chat.shows("tokens · prompt")
+    chat.ask("/load broken.json")
+    chat.shows("broken.json cannot be read")
+    chat.ask("/load missing.json")
+    chat.shows("missing.json cannot be read")
+    chat.prompt()
+    chat.draw("chat-broken-file", "a file that is broken, and one that is not there")
+    chat.close()
+
+
+def paste() -> None:
+    """Many lines at once, and Ctrl-C until the chat ends."""
+    chat = Drawn("demo", *COMMON, size=(80, 24))
+    chat.prompt()
+    chat.type("\x1b[200~" + "\r".join(f"pasted line {i}" for i in range(1, 201)) + "\x1b[201~")
+    chat.shows("pasted line 200")
+    chat.draw("chat-paste", "200 pasted lines are one message")
+    chat.close()
+    chat = Drawn("demo", *COMMON, size=(80, 10))
+    chat.prompt()
+    chat.type("a message that is thought better of")
+    chat.shows("better of")
     chat.type("\x03")
-    chat.until(lambda shown: chat.last_line(-2) == ">")
-    chat.type("/load broken.json\r")
-    chat.shows("cannot be read")
     chat.prompt()
     chat.type("\x03")
     chat.shows("Ctrl-C again")
     chat.prompt()
-    chat.draw("chat-stopped", "stopped, a broken file, Ctrl-C at the prompt")
-    chat.type("\x1b[200~" + "\r".join(f"pasted line {i}" for i in range(1, 201)) + "\x1b[201~")
-    chat.shows("pasted line 200")
-    chat.draw("chat-paste", "200 pasted lines are one message")
+    chat.draw("chat-ctrl-c", "Ctrl-C clears the message; at an empty prompt, twice, it leaves")
+    chat.type("\x03")
+    assert chat.ended() == 130
+    chat.close()
+
+
+def resized() -> None:
+    """A window that becomes narrower, and wider, while an answer is written."""
+    chat = Drawn("demo", *COMMON, "-n", "230", size=(80, 24))
+    chat.ask("Explain binary search with a markdown list and a Python function.")
+    chat.until(lambda shown: "It works by" in shown and "tokens/s" in chat.last_line(-1))
+    chat.resize(44, 24)
+    chat.until(lambda shown: "Here is" in shown and "tokens/s" in chat.last_line(-1))
+    chat.draw("chat-narrower", "44 columns, while it is written")
+    chat.resize(100, 24)
+    chat.shows("tokens · prompt")
+    chat.prompt()
+    chat.draw("chat-wider", "100 columns")
+    chat.close()
+
+
+def turns() -> None:
+    """Three turns, each of which evaluates only what is new."""
+    chat = Drawn("demo", *COMMON, "-n", "40", size=(80, 30))
+    for i, message in enumerate(("Name a river.", "Name another one.", "And a mountain?"), 1):
+        chat.ask(message)
+        chat.shows("tokens · prompt", i)
+    chat.prompt()
+    chat.draw("chat-turns", "three turns: what is cached is not evaluated again")
     chat.close()
 
 
@@ -136,11 +186,11 @@ def drafts() -> None:
     chat.close()
 
 
-def reasoning(folder: Path) -> None:
+def reasoning() -> None:
     """Reasoning while it goes on, and folded."""
     from gguf_spec.refs import resolve
 
-    model = folder / "reasoning.gguf"
+    model = Path.cwd() / "reasoning.gguf"
     subprocess.run(
         [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force", "--chat-template",
          TEMPLATE, str(resolve("demo")), str(model)], check=True, capture_output=True,
@@ -159,7 +209,7 @@ def reasoning(folder: Path) -> None:
     chat.close()
 
 
-def first_run(folder: Path) -> None:
+def first_run() -> None:
     """A chat without a model, and help."""
     chat = Drawn(*COMMON, size=(80, 30))
     chat.shows("Which?")
@@ -180,6 +230,21 @@ def plain() -> None:
     chat.draw("chat-no-color", "NO_COLOR, 60 columns")
     chat.close()
 
+
+DRAWN = {
+    function.__name__: function
+    for function in (
+        streaming,
+        broken_file,
+        paste,
+        resized,
+        turns,
+        drafts,
+        reasoning,
+        first_run,
+        plain,
+    )
+}
 
 if __name__ == "__main__":
     main()

@@ -36,7 +36,8 @@ def test_an_answer_that_changed_is_read_again_and_no_more() -> None:
     first = answer(engine, sequence, PROMPT)
     prompt = [*PROMPT, *first[4:], 7, 7]  # as without its reasoning
     assert answer(engine, sequence, prompt) == fresh(prompt)
-    assert sequence.progress.cached_tokens == len(PROMPT)
+    # The last token of a prompt is decoded alone, and again.
+    assert sequence.progress.cached_tokens == len(PROMPT) - 1
 
 
 def test_undo_goes_back_to_the_end_of_the_turn_before() -> None:
@@ -50,7 +51,19 @@ def test_undo_goes_back_to_the_end_of_the_turn_before() -> None:
     assert answer(engine, sequence, other) == fresh(other)
     assert sequence.progress.cached_tokens == cached
     assert answer(engine, sequence, other) == fresh(other)  # retry
-    assert sequence.progress.cached_tokens == cached
+    assert sequence.progress.cached_tokens == len(other) - 1
+
+
+def test_the_first_prompt_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sequence, target = opened()
+    text = answer(engine, sequence, PROMPT)
+    rows: list[int] = []
+    real = target.decode
+    monkeypatch.setattr(
+        target, "decode", lambda runs: (rows.extend(len(r.tokens) for r in runs), real(runs))[1]
+    )
+    assert answer(engine, sequence, PROMPT) == text
+    assert rows == [1] * len(text)
 
 
 def test_a_state_of_another_text_is_not_used() -> None:

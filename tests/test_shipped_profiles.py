@@ -46,6 +46,12 @@ def test_each_loads_and_is_found_by_its_name(path: Path) -> None:
     assert path.stem in {found.name for found in find_profiles(search=[path.parent])}
 
 
+def test_check_finds_nothing_in_any(cli: Cli) -> None:
+    result = cli("profiles", "check", *map(str, SHIPPED))
+    assert result.code == 0
+    assert result.out.splitlines() == [f"{path}: ok" for path in SHIPPED]
+
+
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_each_says_where_its_files_come_from_and_why_it_drafts_so(path: Path) -> None:
     text, profile = path.read_text(encoding="utf-8"), load_profile(path)

@@ -28,14 +28,25 @@ class ChatTemplate:
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
         self.is_fallback = source is None
+        self._source = CHATML if source is None else source
         try:
             self._formatter = Jinja2ChatFormatter(
-                template=CHATML if source is None else source,
+                template=self._source,
                 eos_token=model.special_text(model.eos),
                 bos_token=model.special_text(model.bos),
             )
         except Exception as error:  # whatever Jinja raises on a broken template
             raise template_error(error) from error
+
+    @property
+    def arguments(self) -> frozenset[str]:
+        """Names that the template looks up: what it is given, ``messages`` among it."""
+        from jinja2 import Environment, meta
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
+        extensions = [Jinja2ChatFormatter.IgnoreGenerationTags, "jinja2.ext.loopcontrols"]
+        parsed = Environment(extensions=extensions).parse(self._source)
+        return frozenset(meta.find_undeclared_variables(parsed))
 
     def render(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
         """The prompt text; see ``gguf_spec.prompt.Template``."""

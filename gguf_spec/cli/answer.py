@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -111,17 +110,16 @@ def template_arguments(profile: Profile) -> dict[str, Any]:
 
 def warn_about_thinking(session: Session, profile: Profile, out: Output) -> None:
     """Say what of the profile's wishes about reasoning this model cannot follow."""
-    chat, source = profile.chat, session.setup.target.chat_template or ""
+    chat, arguments = profile.chat, session.template.arguments
     known = session.thinking.format is not None
-    switch = "enable_thinking" in source or re.search(r"\bthinking\b", source)
-    if chat.think == "off" and known and not switch:
+    if chat.think == "off" and known and not arguments & {"enable_thinking", "thinking"}:
         out.warning(
             "--think off has no effect: this model's chat template has no switch for it "
             "(--think-budget 0 ends the reasoning where it begins)"
         )
     if chat.think == "on" and not known:
         out.warning("--think on has no effect: this model's chat template knows no reasoning")
-    if chat.reasoning_effort != "auto" and "reasoning_effort" not in source:
+    if chat.reasoning_effort != "auto" and "reasoning_effort" not in arguments:
         out.warning("--reasoning-effort has no effect: this model's chat template does not take it")
     if chat.think_budget >= 0 and not known:
         out.warning("--think-budget has no effect: this model's chat template knows no reasoning")

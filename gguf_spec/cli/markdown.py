@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown
+from rich.markdown import CodeBlock, Heading, HorizontalRule, Markdown
+from rich.rule import Rule
 from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
@@ -29,7 +30,9 @@ _THEME = Theme(
         "markdown.table.header": Style(bold=True),
     }
 )
-_PADDING = re.compile(r" +$")
+# Blanks that fill a line up, with their styles. A terminal that is made narrower breaks them, too.
+_PADDING = re.compile(r"(?:\x1b\[[0-9;]*m)*(?: (?:\x1b\[[0-9;]*m)*)+$")
+_RESET = "\x1b[0m"
 
 
 def finished(source: str) -> int:
@@ -42,6 +45,12 @@ def finished(source: str) -> int:
         return 0
     lines = source.split("\n")
     return sum(len(line) + 1 for line in lines[: starts[-1]])
+
+
+def _unpadded(line: str) -> str:
+    """``line`` without the blanks at its end."""
+    short = _PADDING.sub("", line)
+    return f"{short}{_RESET}" if "\x1b" in short and not short.endswith(_RESET) else short
 
 
 class _Heading(Heading):
@@ -63,12 +72,20 @@ class _CodeBlock(CodeBlock):
         )  # fmt: skip
 
 
+class _Rule(HorizontalRule):
+    """A rule of lines, which cannot be taken for text."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Rule(style="markdown.hr")
+
+
 class _Markdown(Markdown):
     elements = {  # noqa: RUF012 (as in rich)
         **Markdown.elements,
         "heading_open": _Heading,
         "fence": _CodeBlock,
         "code_block": _CodeBlock,
+        "hr": _Rule,
     }
 
 
@@ -93,18 +110,25 @@ class Painter:
         return self._lines(_Markdown(source, code_theme=_CODE_THEME, hyperlinks=False), width)
 
     def spans(self, spans: Sequence[tuple[str, str]], width: int) -> list[str]:
-        """Pieces of plain text, each with a style, wrapped."""
+        """Pieces of plain text, each with a style, wrapped. Blank lines stay, but for the line that
+        a last newline begins."""
         text = Text()
         for piece, style in spans:
             text.append(piece, style)
-        return self._lines(text, width) if text.plain else []
+        if not text.plain:
+            return []
+        lines = self._printed(text, width)[:-1]
+        return [_unpadded(line) for line in (lines[:-1] if text.plain[-1] == "\n" else lines)]
 
-    def _lines(self, what: Markdown | Text, width: int) -> list[str]:
+    def _printed(self, what: Markdown | Text, width: int) -> list[str]:
         stream = self._console.file = io.StringIO()
         self._console.print(what, width=width, overflow="fold")
-        lines = [_PADDING.sub("", line) for line in stream.getvalue().split("\n")]
+        return stream.getvalue().split("\n")
+
+    def _lines(self, what: Markdown, width: int) -> list[str]:
+        lines = [line.rstrip(" ") for line in self._printed(what, width)]
         while lines and not lines[-1]:
             lines.pop()
         while lines and not lines[0]:  # rich sets lists apart
             lines.pop(0)
-        return lines
+        return [_unpadded(line) for line in lines]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Literal
@@ -54,19 +56,20 @@ class Output:
 
     def say(self, text: str) -> None:
         """A message that is part of a dialogue and no data."""
-        print(text, file=sys.stderr, flush=True)
+        print(_wrapped(text, sys.stderr), file=sys.stderr, flush=True)
 
     def warning(self, text: str) -> None:
         """Something that the user should know, said once; ``--quiet`` keeps it."""
         if text in self._warned:
             return
         self._warned.add(text)
-        print(f"warning: {shortened(printable(text))}", file=sys.stderr, flush=True)
+        shown = _wrapped(f"warning: {shortened(printable(text))}", sys.stderr)
+        print(shown, file=sys.stderr, flush=True)
 
     def remark(self, text: str) -> None:
         """Something that was chosen for the user; ``--quiet`` drops it."""
         if self.mode != "quiet":
-            print(shortened(printable(text)), file=sys.stderr, flush=True)
+            print(_wrapped(shortened(printable(text)), sys.stderr), file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """A line beside the answer, for somebody who watches."""
@@ -94,6 +97,22 @@ def is_terminal(stream: IO[str] | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+def _wrapped(text: str, stream: IO[str]) -> str:
+    """``text`` broken between words where the terminal ``stream`` would break it within one."""
+    if not is_terminal(stream):
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        fits = len(line) <= width or not line.strip()
+        lines += [line] if fits else textwrap.wrap(
+            line, width, subsequent_indent=indent, replace_whitespace=False,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+    return "\n".join(lines)
 
 
 def dim(text: str) -> str:

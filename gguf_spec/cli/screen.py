@@ -38,6 +38,8 @@ class Screen:
         self._painter = Painter()
         self._foot: Foot = lambda width: ()
         self._next = 0.0
+        self._begun = False
+        """Whether the section has any text."""
         self._begin("answer")
 
     def start(self, foot: Foot, *, at_once: bool = False) -> None:
@@ -58,10 +60,11 @@ class Screen:
                 self._close()
                 self._begin(kind)
             text = visible(text)
-            if not self._source:
+            if not self._begun:
                 text = text.lstrip("\n") if kind == "answer" else text.lstrip()
             if not text:
                 continue
+            self._begun = True
             self._source += text
             if self._spans and self._spans[-1][1] == style:
                 self._spans[-1] = (self._spans[-1][0] + text, style)
@@ -88,13 +91,14 @@ class Screen:
 
     def show_reasoning(self, text: str) -> None:
         """Show the reasoning of an earlier answer."""
-        lines = self._painter.spans([(visible(text), "dim")], self._tail.width)
+        lines = _stripped(self._painter.spans([(visible(text), "dim")], self._tail.width))
         self._tail.draw(lines, final=len(lines))
 
     # ------------------------------------------------------------------------------ sections
 
     def _begin(self, kind: str) -> None:
         self._kind = kind
+        self._begun = False
         self._source = ""
         self._spans: list[tuple[str, str]] = []
         self._began = monotonic()
@@ -106,7 +110,7 @@ class Screen:
         if self._kind == "reasoning" and not self.expanded:
             lines = self._painter.spans([(self._title(past=True), "dim")], width)
         else:
-            lines = self._lines(self._source, self._spans, width)
+            lines = _stripped(self._lines(self._source, self._spans, width))
         if self._kind == "reasoning" and lines:
             lines.append("")
         self._tail.draw(lines, final=len(lines))
@@ -115,31 +119,34 @@ class Screen:
         """Draw the section; blocks of it that are finished are written for good."""
         width = self._tail.width
         if self._kind == "reasoning" and not self.expanded:
-            recent = self._painter.spans([(self._source[-width * 8 :], "dim")], width - 2)
-            shown = [f"\x1b[2m│\x1b[0m {line}" for line in recent[-_REASONING_LINES:]]
+            recent = self._painter.spans([(self._source[-width * 8 :].rstrip(), "dim")], width - 2)
             title = self._painter.spans([(self._title(past=False), "dim")], width)
-            self._tail.draw([*title, *shown], foot)
+            most = min(self._tail.room(foot) - len(title), _REASONING_LINES)
+            shown = [f"\x1b[2m│\x1b[0m {line}" for line in recent[-most:]] if most > 0 else []
+            self._tail.draw([*title, *shown], foot, passing=True)
             return
         n = self._finished()
         if not n:
-            self._tail.draw(self._lines(self._source, self._spans, width), foot)
+            lines = _stripped(self._lines(self._source, self._spans, width))
+            self._tail.draw(lines, foot)
             return
         done, rest = _cut(self._spans, n)
         lines = self._lines(self._source[:n], done, width)
         if self._kind == "answer" and not self.colored:
             lines.append("")
-        tail = self._lines(self._source[n:], rest, width)
+        tail = _stripped(self._lines(self._source[n:], rest, width))
         self._tail.draw([*lines, *tail], foot, final=len(lines))
         self._source, self._spans = self._source[n:], rest
 
     def _finished(self) -> int:
         if self._kind == "answer" and not self.colored:
             return finished(self._source)
-        return self._source.rfind("\n") + 1
+        # Blank lines at the end belong to what follows them, if anything does.
+        return self._source.rfind("\n", 0, len(self._source.rstrip())) + 1
 
     def _lines(self, source: str, spans: Sequence[tuple[str, str]], width: int) -> list[str]:
         if self._kind == "reasoning":
-            return self._painter.spans([(source.rstrip("\n"), "dim")], width)
+            return self._painter.spans([(source, "dim")], width)
         if self.colored:
             return self._painter.spans(spans, width)
         return self._painter.markdown(source, width)
@@ -148,6 +155,13 @@ class Screen:
         seconds = monotonic() - self._began
         verb, more = ("Reasoned", ": /think show") if past else ("Reasoning", "")
         return f"{verb} for {seconds:.0f} s, {self._n_tokens} tokens{more}"
+
+
+def _stripped(lines: list[str]) -> list[str]:
+    """``lines`` without the blank ones at their end."""
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
 
 
 def _cut(

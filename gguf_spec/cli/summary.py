@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def _drafts_allowed(limits: WidthLimits) -> str:
 def answer_line(report: Mapping[str, Any], *, title: str = "") -> str:
     """How an answer went: ``report`` is the document of ``run --json``.
 
-    It is one line unless many types have drafted; then it goes on below at 80 columns.
+    It is one line unless many types have drafted or the terminal is narrow; then it goes on below.
     """
     timings, spec = report["timings"], report["spec"]
     parts: list[list[str]] = []
@@ -103,7 +104,8 @@ def _filled(parts: Sequence[Sequence[str]], title: str = "") -> str:
 
     A part goes on in a new line as a whole if it fits there.
     """
-    room = _WIDTH - 2  # a dot or a comma may follow
+    columns = shutil.get_terminal_size((_WIDTH, 24)).columns
+    room = min(columns, _WIDTH) - 2  # a dot or a comma may follow
     lines, line = [], title
     margin = " " * (len(title) or 2)
     for i, part in enumerate(parts):

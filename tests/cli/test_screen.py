@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 import pyte
@@ -14,6 +15,7 @@ from gguf_spec.cli.live import LiveTail
 from gguf_spec.cli.markdown import Painter, finished
 from gguf_spec.cli.screen import Screen
 from gguf_spec.reasoning import Part
+from tests.terminal import Window
 
 COLUMNS, ROWS = 60, 14
 TEXT = """# Fruits
@@ -45,7 +47,7 @@ class Terminal(io.StringIO):
 
     def __init__(self, columns: int = COLUMNS, rows: int = ROWS) -> None:
         super().__init__()
-        self.screen = pyte.HistoryScreen(columns, rows, history=1000, ratio=0.5)
+        self.screen = Window(columns, rows, history=1000, ratio=0.5)
         self.stream = pyte.Stream(self.screen)
         self.frames: list[str] = []
 
@@ -70,6 +72,8 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     one = Terminal()
+    monkeypatch.delenv("XTERM_VERSION", raising=False)
+    monkeypatch.delenv("STY", raising=False)
 
     def size(self: LiveTail) -> tuple[int, int]:
         return one.screen.columns, one.screen.lines
@@ -167,6 +171,74 @@ def test_a_narrower_terminal_has_broken_lines(terminal: Terminal) -> None:
     assert "\r\x1b[4A" in terminal.frames[0]  # two rows each
 
 
+@pytest.mark.parametrize("name", ["XTERM_VERSION", "STY"])
+def test_terminals_that_cut_lines(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("TMUX", raising=False)
+    monkeypatch.setenv(name, "1")
+    tail = LiveTail(terminal)
+    tail.draw(["above", "x" * 50, "y" * 50], final=1)
+    pyte.HistoryScreen.resize(terminal.screen, ROWS, 30)
+    tail.draw(["x" * 25, "y" * 25])
+    assert terminal.lines == ["above", "x" * 25, "y" * 25]
+
+
+PROSE = " ".join(f"word{i}" for i in range(90))
+CODE = "```\n" + "".join(f"word{i} = x\n" for i in range(40)) + "```\n"
+LIST = "".join(f"- word{i} **is** an item of many words that breaks\n" for i in range(12))
+WIDE = "".join(f"word{i}の文章。" for i in range(44))
+SIZES = {
+    "narrower": [(31, ROWS)],
+    "wider": [(COLUMNS + 40, ROWS)],
+    "20 columns": [(20, ROWS), (COLUMNS, ROWS)],
+    "3 rows": [(COLUMNS, 3), (COLUMNS, ROWS)],
+    "1 row": [(COLUMNS, 1), (COLUMNS, ROWS)],
+    "tiny": [(20, 3), (90, 40), (15, 4), (COLUMNS, ROWS)],
+    "dragged": [(COLUMNS - 3 * i, ROWS - i) for i in range(1, 12)],
+}
+
+
+@pytest.mark.usefixtures("every_time")
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("text", [PROSE, CODE, LIST, WIDE], ids=["prose", "code", "list", "wide"])
+def test_a_resized_window_loses_and_repeats_nothing(
+    terminal: Terminal, text: str, sizes: Sequence[tuple[int, int]]
+) -> None:
+    """The window gets each size for a while, whatever of the answer stands on the screen then."""
+    screen = Screen(terminal)
+    screen.start(foot)
+    pause = len(text) // 17 // (len(sizes) + 1)
+    for i, piece in enumerate(pieces(text, 17), 1):
+        screen.feed([Part("answer", piece)])
+        screen.tick()
+        if i % pause == 0 and i // pause <= len(sizes):
+            columns, rows = sizes[i // pause - 1]
+            terminal.screen.resize(rows, columns)
+    screen.finish()
+    # A window that is too low for it has left some of what stood below the answer.
+    assert _words("".join(terminal.lines).replace("status", "")) == _words(text)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"word\d+", "".join(text.split()))
+
+
+@pytest.mark.usefixtures("every_time")
+@pytest.mark.parametrize("rows", [2, 3, 5, 8])
+def test_reasoning_in_a_low_window(terminal: Terminal, rows: int) -> None:
+    terminal.screen.resize(rows, COLUMNS)
+    screen = Screen(terminal)
+    screen.start(foot)
+    for i in range(20):
+        screen.feed([Part("reasoning", f"thought {i}\n")])
+        screen.tick()
+    screen.feed([Part("answer", "One.\n\nTwo.\n\nThree.")])
+    screen.finish()
+    assert terminal.lines[0].startswith("Reasoned for")
+    assert terminal.lines[1:] == ["", "One.", "", "Two.", "", "Three."]
+
+
 def test_frames_are_rare(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(screen_module, "monotonic", lambda: now)
@@ -238,6 +310,22 @@ def test_accepted_tokens_have_a_colour(terminal: Terminal) -> None:
     cells = [terminal.screen.buffer[y][x] for y in range(2) for x in range(9)]
     green = "".join(cell.data for cell in cells if cell.fg == "green")
     assert green.strip() == "twothree"
+
+
+@pytest.mark.usefixtures("every_time")
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_blank_lines_stay_in_plain_text(terminal: Terminal, size: int) -> None:
+    text = "one\n\ntwo\n\n\n  three\n\n"
+    screen = Screen(terminal)
+    screen.colored = screen.expanded = True
+    screen.start(foot)
+    for kind in ("reasoning", "answer"):
+        for piece in pieces("\n\n" + text, size):
+            screen.feed([Part(kind, piece)])  # type: ignore[arg-type]
+            screen.tick()
+    screen.finish()
+    lines = ["one", "", "two", "", "", "  three"]
+    assert terminal.lines == [*lines, "", *lines]
 
 
 def test_a_model_cannot_steer_the_terminal(terminal: Terminal) -> None:

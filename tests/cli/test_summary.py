@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from gguf_spec.cli.output import Output
 from gguf_spec.cli.summary import answer_line, draft_line
 
 TYPES = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "draft-simple")
@@ -63,6 +66,25 @@ def test_80_columns_hold_whatever_has_drafted() -> None:
             assert max(map(len, text.splitlines())) <= 80
             assert text.count("1234/2000") == n
             assert all(kind in text for kind in TYPES[:n])
+
+
+def test_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    text = answer_line(report("ngram-mod", types=("ngram-mod",)))
+    assert text == (
+        "123.4 tokens/s · 1000 tokens ·\n  prompt 500 (400 cached) ·\n"
+        "  accepted 1234/2000 (62%) ·\n  cut by length"
+    )
+    message = "  one two three four five six seven 0.123 eight\n\nnine"
+    Output.of().say(message)
+    assert capsys.readouterr().err == f"{message}\n"
+    monkeypatch.setattr("gguf_spec.cli.output.is_terminal", lambda stream: True)
+    Output.of().say(message)
+    assert capsys.readouterr().err == (
+        "  one two three four five six seven\n  0.123 eight\n\nnine\n"
+    )
 
 
 def test_a_pause_is_told_without_its_figures() -> None:

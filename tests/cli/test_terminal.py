@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gguf_spec.cli.markdown import Painter
 from tests.cli.conftest import TARGET, Cli
 from tests.terminal import Terminal
 
@@ -150,3 +152,46 @@ def test_without_colours(start: Start, environment: dict[str, str]) -> None:
     output = b"".join(seen)
     assert b"\x1b[3" not in output
     assert b"\x1b[2m" not in output
+
+
+SIZES = {
+    "narrower, wider": [(37, 24), (131, 24)],
+    "20 columns": [(20, 24), (80, 24)],
+    "3 rows": [(80, 3), (80, 24)],
+    "20 columns and 3 rows": [(20, 3), (90, 40)],
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_a_window_resized_while_an_answer_streams(
+    start: Start, sizes: list[tuple[int, int]]
+) -> None:
+    """Nothing of it is lost, and nothing stands there twice. Quiet: the line below the answer,
+    which a window that gets too low for it keeps, is in the tests of the screen."""
+    one = start("-n", "900", "-c", "1024", "--temp", "0.8", "--seed", "5", "--quiet")
+    one.prompt()
+    one.type("def main(argv):\r")
+    one.shows("> def main(argv):")
+    during = 0
+    for size in sizes:
+        length = len(_marks(one.text))
+        one.until(lambda shown, n=length: len(_marks(shown)) > n or _waits(one))  # type: ignore[misc]
+        during += not _waits(one)
+        one.resize(*size)
+    assert during, "the answer was there before the first frame"
+    shown = one.prompt()
+    one.type("/save resized.json\r")
+    one.until(lambda _: Path("resized.json").exists() and one.last_line(-2) == ">")
+    answer = json.loads(Path("resized.json").read_text(encoding="utf-8"))["messages"][1]["content"]
+    shown = shown[shown.index("def main(argv):") + 15 : shown.rindex("\n>")].partition("(cut")[0]
+    assert _marks(shown) == _marks("\n".join(Painter().markdown(answer, 79)))
+
+
+def _waits(one: Terminal) -> bool:
+    """Whether the chat is at its prompt."""
+    return one.last_line(-2) == ">"
+
+
+def _marks(text: str) -> str:
+    """What text has besides blanks, styles, and the lines that markdown is set with."""
+    return re.sub(r"\x1b\[[0-9;]*m|[\s\u2500-\u259f]", "", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.memory import transformers
 from tests.memory.described import Described, attention, basic, dense, experts, shared
 
 
@@ -122,4 +123,37 @@ def glm47_flash() -> Described:
             experts(d, il, e, ff_exp, n_exp)
             d.tensor(f"blk.{il}.exp_probs_b.bias", n_exp)
             shared(d, il, e, ff_exp)
+    return d
+
+
+def mistral3() -> Described:
+    """Devstral Small 2: 24B, dense, heads narrower than the model."""
+    n, e, heads, kv, ff = 40, 5120, 32, 8, 32768
+    lengths = {"attention__key_length": 128, "attention__value_length": 128}
+    d = Described("mistral3", 131072, **basic(n, e, 393216, heads, kv, ff, **lengths))
+    d.ends(e)
+    for il in range(n):
+        attention(d, il, e, heads, kv, 128, 128)
+        d.layer(il, ffn_norm=[e])
+        dense(d, il, e, ff)
+    return d
+
+
+def phi4() -> Described:
+    """Phi-4 14B: queries, keys and values in one matrix, gate and up in another."""
+    n, e, heads, kv, ff = 40, 5120, 40, 10, 17920
+    d = Described("phi3", 100352, **basic(n, e, 16384, heads, kv, ff, rope__dimension_count=128))
+    d.ends(e)
+    for il in range(n):
+        d.layer(il, attn_norm=[e], attn_qkv=[e, (heads + 2 * kv) * 128])
+        d.layer(il, attn_output=[heads * 128, e], ffn_norm=[e])
+        d.layer(il, ffn_up=[e, 2 * ff], ffn_down=[ff, e])
+    return d
+
+
+def glm45_air() -> Described:
+    """GLM-4.5-Air as it is published: its MTP layer with embeddings and output of its own."""
+    d = transformers.glm4moe()
+    for name in ("embed_tokens", "shared_head_head"):
+        d.tensor(f"blk.46.nextn.{name}.weight", 4096, 151552)
     return d

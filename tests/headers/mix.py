@@ -18,7 +18,8 @@ Mix = Callable[[str, tuple[int, ...], int, int], str]
 
 #: general.file_type by name (``llama_ftype``, include/llama.h).
 FILE_TYPES = {
-    "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q6_K": 18, "IQ3_XXS": 23, "BF16": 32, "MXFP4_MOE": 38,
+    "Q4_0": 2, "Q8_0": 7, "Q3_K_L": 13, "Q4_K_M": 15, "Q6_K": 18, "IQ2_XXS": 19, "IQ3_XXS": 23,
+    "BF16": 32, "MXFP4_MOE": 38,
 }  # fmt: skip
 #: What takes the place of a type whose blocks are longer than a row.
 FALLBACKS = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ3_XXS": "IQ4_NL", "IQ3_S": "IQ4_NL"}

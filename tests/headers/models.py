@@ -46,7 +46,7 @@ class Case:
 #: How ggml-org makes the files of models that were trained for Q4_0: github.com/ggml-org/convert.
 _QAT = uniform("Q4_0", token_embd="Q8_0")
 _Q4_0, _Q8_0, _BF16 = uniform("Q4_0"), uniform("Q8_0"), uniform("BF16")
-#: Two of unsloth's mixtures, as far as their sizes tell.
+#: Some of unsloth's mixtures, as far as their sizes tell.
 _UD_Q4_K_XL = uniform(
     "Q4_K", output="Q6_K", token_embd="Q8_0", attn="Q8_0", ssm="Q8_0", ffn_gate_shexp="Q8_0",
     ffn_up_shexp="Q8_0", ffn_down="Q5_K",
@@ -54,6 +54,14 @@ _UD_Q4_K_XL = uniform(
 _UD_IQ3_XXS = uniform(
     "IQ3_XXS", output="Q6_K", token_embd="Q4_K", attn="IQ3_S", ssm="Q4_K", ffn_down="IQ3_S",
 )  # fmt: skip
+_UD_IQ2_XXS = uniform(
+    "IQ2_XXS", output="Q5_K", token_embd="Q4_K", attn="IQ2_S", ssm="IQ3_S"
+)  # fmt: skip
+_UD_Q3_K_XL = uniform("Q3_K", output="Q6_K", token_embd="Q4_K", attn="Q4_K", ssm="Q4_K")
+_UD_DENSE_Q4_K_XL = uniform(
+    "Q4_K", output="Q6_K", token_embd="Q4_K", attn="Q6_K", ssm="Q5_K", ffn_down="Q5_K"
+)  # fmt: skip
+_UD_Q8_K_XL = uniform("Q8_0", output="BF16", token_embd="BF16")
 
 
 def _llama_1b() -> Described:
@@ -108,6 +116,9 @@ FILES: dict[str, File] = {
         lambda: own.qwen2(64, 5120, 40, 8, 27648), "Q4_K_M", q4_k_m, 64, 19_850_000_000
     ),
     "glm-4.7-flash-q4_k_m": File(own.glm47_flash, "Q4_K_M", q4_k_m, 47, 18_470_000_000),
+    "glm-4.5-air-q4_k_m": File(own.glm45_air, "Q4_K_M", q4_k_m, 46, 73_000_000_000),
+    "phi-4-q4_k_m": File(own.phi4, "Q4_K_M", q4_k_m, 40, 9_050_000_000),
+    "devstral-small-2-q4_k_m": File(own.mistral3, "Q4_K_M", q4_k_m, 40, 14_330_000_000),
     "gpt-oss-20b-mxfp4": File(transformers.gpt_oss, "MXFP4_MOE", mxfp4_moe, 24, 12_109_566_560),
     "gpt-oss-120b-mxfp4": File(
         lambda: transformers.gpt_oss(36, n_exp=128), "MXFP4_MOE", mxfp4_moe, 36, 63_387_346_464
@@ -140,6 +151,15 @@ FILES: dict[str, File] = {
     "qwen3.6-27b-mtp-q4_k_m": File(hybrids.qwen35, "Q4_K_M", q4_k_m, 64, 16_500_000_000),
     "qwen3.6-27b-mtp-q6_k": File(hybrids.qwen35, "Q6_K", uniform("Q6_K"), 64),
     "qwen3.6-27b-mtp-q8_0": File(hybrids.qwen35, "Q8_0", _Q8_0, 64, 29_000_000_000),
+    "qwen3.8-27b-iq2_xxs": File(
+        hybrids.qwen35, "IQ2_XXS", _UD_IQ2_XXS, 64, 9_010_048_064, {"": "Q8_0"}
+    ),
+    "qwen3.8-27b-q3_k_xl": File(hybrids.qwen35, "Q3_K_L", _UD_Q3_K_XL, 64, 13_420_000_000),
+    "qwen3.8-27b-q4_k_m": File(hybrids.qwen35, "Q4_K_M", q4_k_m, 64, 17_110_000_000),
+    "qwen3.8-27b-q4_k_xl": File(
+        hybrids.qwen35, "Q4_K_M", _UD_DENSE_Q4_K_XL, 64, 17_920_000_000
+    ),
+    "qwen3.8-27b-q8_k_xl": File(hybrids.qwen35, "Q8_0", _UD_Q8_K_XL, 64, 31_500_000_000),
     "qwen3.6-35b-a3b-mtp-q4_k_xl": File(
         hybrids.qwen35moe, "Q4_K_M", _UD_Q4_K_XL, 40, 22_850_000_000, {"": "Q8_0"}
     ),
@@ -172,6 +192,17 @@ CASES: dict[str, Case] = {
     "qwen3.6-27b-32gb": Case("qwen3.6-27b-mtp-q6_k", vram=32),
     "qwen3.6-27b-48gb": Case("qwen3.6-27b-mtp-q8_0", vram=48, ram=64),
     "llama-3.3-70b-48gb": Case("llama-3.3-70b-q4_k_m", "llama-3.2-1b-q8_0", vram=48, ram=64),
+    "qwen3.8-27b-12gb": Case("qwen3.8-27b-iq2_xxs", vram=12),
+    "qwen3.8-27b-16gb": Case("qwen3.8-27b-q3_k_xl", vram=16),
+    "qwen3.8-27b-24gb": Case("qwen3.8-27b-q4_k_m", vram=24),
+    "qwen3.8-27b-32gb": Case("qwen3.8-27b-q4_k_xl", vram=32),
+    "qwen3.8-27b-48gb": Case("qwen3.8-27b-q8_k_xl", vram=48, ram=64),
+    "qwen3-coder-30b-a3b-24gb": Case("qwen3-30b-a3b-q4_k_m", vram=24),
+    "deepseek-r1-70b-48gb": Case("llama-3.3-70b-q4_k_m", vram=48, ram=64),
+    "phi-4-12gb": Case("phi-4-q4_k_m", vram=12),
+    "devstral-small-2-24gb": Case("devstral-small-2-q4_k_m", vram=24),
+    "glm-4.5-air-24gb": Case("glm-4.5-air-q4_k_m", vram=24, ram=64),
+    "glm-4.5-air-48gb": Case("glm-4.5-air-q4_k_m", vram=48, ram=64),
     "qwen3.6-27b-mac-32gb": Case("qwen3.6-27b-mtp-q4_k_m", mac=True),
     "gemma-4-12b-mac-16gb": Case(
         "gemma-4-12b-q4_0", "gemma-4-12b-assistant-q4_0", ram=16, mac=True
