@@ -79,7 +79,7 @@ class Requests:
 class Paying:
     """A drafter that takes time. ``seconds`` of drafting by length; ``unread`` tokens of the text
     that it has not seen, ``reading`` seconds for each of them; one that ``follows`` the target has
-    seen all."""
+    seen all. ``cramped``: what it waits for is room."""
 
     name: str
     floor: int
@@ -97,6 +97,7 @@ class Paying:
     unread: int = 0
     reading: float | None = None
     requests: Requests = field(default_factory=Requests)
+    cramped: bool = False
 
     def possible(self, limit: int) -> list[int]:
         """The lengths of draft up to ``limit``, ascending, that are told apart."""
@@ -113,6 +114,14 @@ class Paying:
         if known is not None and self.age < _THINK_ROUNDS and known.length <= lengths[-1]:
             self.age += 1
             return known
+        self.plan = self.weighed(lengths, curve, depth, rollback)
+        self.age = 0
+        return self.plan
+
+    def weighed(
+        self, lengths: Sequence[int], curve: CostCurve, depth: int, rollback: dict[int, float]
+    ) -> Plan:
+        """As ``best``, thought over now; an empty plan if all are shorter than the floor."""
         base = curve.base
         assert base is not None
         best, stay = Plan(), Plan()
@@ -125,9 +134,7 @@ class Paying:
                 best = Plan(k, tokens, speed)
             if k == self.last_length:
                 stay = Plan(k, tokens, speed)
-        self.plan = stay if stay.speed * _STAY > best.speed else best
-        self.age = 0
-        return self.plan
+        return stay if stay.speed * _STAY > best.speed else best
 
     def backlog(self, curve: CostCurve, depth: int) -> float:
         """Seconds that reading what it has missed will take. The first time that is a guess: its
@@ -153,12 +160,26 @@ class Paying:
 
     def rest(self, now: int, reason: str) -> None:
         """Do not ask for a while; afterwards look again, with what was learned in doubt."""
-        self.resume_at = now + self.pause
+        self.resume_at, self.cramped = now + self.pause, False
         self.pause = min(2 * self.pause, _LONGEST_PAUSE)
         self.probes = PROBE_ROUNDS
         self.reason = f"{self.name} {reason}"
         self.chances.doubt(_DOUBT)
         self.plan = None
+
+    def wait(self, now: int) -> None:
+        """A draft would pay, and there is no room for it: most likely the answer ends. Look again
+        after a while, or in the next answer, which begins as if nothing had been."""
+        self.resume_at, self.cramped = now + FIRST_PAUSE, True
+        self.probes = PROBE_ROUNDS
+        self.plan = self.reason = None
+
+    def begin(self, chances: PositionChances) -> None:
+        """An answer begins, in which drafts stand with these ``chances``."""
+        self.chances, self.plan = chances, None
+        if self.cramped:
+            self.resume_at = self.probes = 0
+            self.cramped = False
 
 
 def learn_seconds(seconds: dict[int, float], n: int, took: float) -> None:
