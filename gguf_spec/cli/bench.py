@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -126,7 +127,8 @@ def bench(
         )
     where = words[0] if words else None
     program = _peer_program(peer)
-    _measure(where, options, workload, repeat, program, synthetic, n_predict, Path(output), out)
+    folder = Path(os.path.expanduser(output))  # a shell leaves --output=~/x as it is
+    _measure(where, options, workload, repeat, program, synthetic, n_predict, folder, out)
 
 
 def _measure(
