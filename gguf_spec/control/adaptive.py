@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gguf_spec.control.acceptance import MatchChances, PositionChances
 from gguf_spec.control.base import Choice, Offer, Round, possible_seconds, told_by_a_clock
 from gguf_spec.control.costs import TIERS, CostCurve
-from gguf_spec.control.paying import FIRST_PAUSE, Paying, Plan, learn_seconds, seconds_of
+from gguf_spec.control.paying import FIRST_PAUSE, Paying, Plan, followed, learn_seconds, seconds_of
 
 LENGTHS = tuple(width - 1 for width in TIERS if width > 1)
 
@@ -174,7 +174,7 @@ class AdaptiveController:
             return
         requests, rate = paying.requests, possible_seconds(seconds) / n_tokens
         before = requests.reading
-        requests.reading = rate if before is None else before + 0.5 * (rate - before)
+        requests.reading = rate if before is None else followed(before, rate, 0.5)
 
     def choose(self, limit: int) -> Sequence[Choice]:
         """N-grams first, in order, because asking them is free; then the best of the others."""
@@ -274,7 +274,7 @@ class AdaptiveController:
             paid.learn(max(n_drafted, 1), result.draft_seconds)
             paid.unread = n_new
             paid.probes = max(paid.probes - 1, 0)
-            paid.requests.won -= lost
+            paid.requests.won -= min(lost, _BUDGET_TOKENS * base)  # more is none of its doing
         self._asked = None
 
     def drop(self, drafter: int) -> None:

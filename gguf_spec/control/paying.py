@@ -15,6 +15,7 @@ _STAY = 1.05  # another length than the last has to be this much better
 _DOUBT = 3.0
 _THINK_ROUNDS = 4
 _RATE = 0.2  # what a new time weighs
+_MOST = 2.0  # a time is not taken for more than this, in known ones
 _BACKLOG = 16  # unread tokens that a draft may have to read without being called slow
 _LONGEST_REST = 16  # requests
 
@@ -79,7 +80,7 @@ class Requests:
 class Paying:
     """A drafter that takes time. ``seconds`` of drafting by length; ``unread`` tokens of the text
     that it has not seen, ``reading`` seconds for each of them; one that ``follows`` the target has
-    seen all. ``cramped``: what it waits for is room."""
+    seen all. ``cramped``: what it waits for is room. ``measured`` drafts were timed."""
 
     name: str
     floor: int
@@ -98,6 +99,7 @@ class Paying:
     reading: float | None = None
     requests: Requests = field(default_factory=Requests)
     cramped: bool = False
+    measured: int = 0
 
     def possible(self, limit: int) -> list[int]:
         """The lengths of draft up to ``limit``, ascending, that are told apart."""
@@ -151,11 +153,10 @@ class Paying:
         """It ``took`` so many seconds to draft, and to read what it had missed."""
         if self.unread > _BACKLOG and not self.follows:
             rate = max(took - seconds_of(self.seconds, n_drafted), 0.0) / self.unread
-            self.reading = (
-                rate if self.reading is None else self.reading + 0.5 * (rate - self.reading)
-            )
+            self.reading = rate if self.reading is None else followed(self.reading, rate, 0.5)
         else:
             learn_seconds(self.seconds, n_drafted, took)
+            self.measured += 1
         self.unread = 0
 
     def rest(self, now: int, reason: str) -> None:
@@ -177,6 +178,10 @@ class Paying:
     def begin(self, chances: PositionChances) -> None:
         """An answer begins, in which drafts stand with these ``chances``."""
         self.chances, self.plan = chances, None
+        if self.measured == 1:  # it may have been the first one that was slow: look once more
+            self.seconds.clear()
+            self.probes = PROBE_ROUNDS
+            self.resume_at = 0
         if self.cramped:
             self.resume_at = self.probes = 0
             self.cramped = False
@@ -185,7 +190,15 @@ class Paying:
 def learn_seconds(seconds: dict[int, float], n: int, took: float) -> None:
     """Remember that a draft of ``n`` tokens ``took`` seconds."""
     before = seconds.get(n)
-    seconds[n] = took if before is None else before + _RATE * (took - before)
+    seconds[n] = took if before is None else followed(before, took, _RATE)
+
+
+def followed(before: float, now: float, rate: float) -> float:
+    """What is known of a time, ``before``, after it took ``now``. One that took far longer says
+    more of the machine, which was asleep or had others to serve, than of what was timed."""
+    if before > 0.0:
+        now = min(now, _MOST * before)
+    return before + rate * (now - before)
 
 
 def seconds_of(seconds: dict[int, float], n: int) -> float:

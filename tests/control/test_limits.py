@@ -158,3 +158,43 @@ def _hostile(
     assert math.isfinite(controller.wasted_seconds)
     CostCurve.from_record(json.loads(json.dumps(curve.record(), allow_nan=False)))
     return told
+
+
+@pytest.mark.parametrize("stalled", ["draft", "decode", "prompt"])
+@pytest.mark.parametrize("at", [1, 2, 10])
+@pytest.mark.parametrize("seconds", [0.1, 1.0, 3600.0])
+def test_one_time_that_is_far_off_does_not_end_drafting(
+    stalled: str, at: int, seconds: float
+) -> None:
+    """A machine that sleeps, swaps, or compiles for the first draft: what that took is lost, and
+    from the second answer after it on drafts come as if nothing had been."""
+    controller = AdaptiveController([DrafterFacts("draft-mtp", 4, reads=True)], warm(_flat))
+    n_drafts = 0
+
+    def answer(number: int) -> int:
+        nonlocal n_drafts
+        position = drafts = 0
+        while position < 200:
+            drafted = 0
+            drafting, decoding = 0.0, PLAIN
+            for choice in controller.choose(200 - position):
+                drafted, n_drafts = choice.n_max, n_drafts + 1
+                late = seconds if n_drafts == at else 0.0
+                drafting = 0.2 * PLAIN + late * (stalled == "draft")
+                decoding = PLAIN * _flat(drafted + 1) + late * (stalled == "decode")
+            accepted = min(drafted, 1 + position % 4)
+            tokens = [1] * (accepted + 1)
+            used = 0 if drafted else None
+            controller.record(Round(used, drafted, accepted, drafting, decoding, tokens, position))
+            position += len(tokens)
+            drafts += drafted > 0
+        return drafts
+
+    counts = []
+    for number in range(6):
+        controller.begin(Hints())
+        if not controller.resting(100, 100):
+            late = seconds if (number, stalled) == (at % 3, "prompt") else 0.0
+            controller.prefilled(0, 100, 0.05 + late)
+        counts.append(answer(number))
+    assert min(counts[-2:]) >= 40
