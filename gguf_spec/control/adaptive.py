@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gguf_spec.control.acceptance import MatchChances, PositionChances
 from gguf_spec.control.base import Choice, Offer, Round, possible_seconds, told_by_a_clock
 from gguf_spec.control.costs import TIERS, CostCurve
-from gguf_spec.control.paying import FIRST_PAUSE, Paying, Plan, followed, learn_seconds, seconds_of
+from gguf_spec.control.paying import FIRST_PAUSE, Paying, Plan, learn_seconds, seconds_of
 
 LENGTHS = tuple(width - 1 for width in TIERS if width > 1)
 
@@ -172,9 +172,7 @@ class AdaptiveController:
         paying = self._paying.get(drafter)
         if paying is None or not n_tokens or not self._facts[drafter].reads:
             return
-        requests, rate = paying.requests, possible_seconds(seconds) / n_tokens
-        before = requests.reading
-        requests.reading = rate if before is None else followed(before, rate, 0.5)
+        paying.requests.read(possible_seconds(seconds) / n_tokens)
 
     def choose(self, limit: int) -> Sequence[Choice]:
         """N-grams first, in order, because asking them is free; then the best of the others."""

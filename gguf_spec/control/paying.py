@@ -34,17 +34,29 @@ class Plan:
 class Requests:
     """What a drafter's reading of prompts costs and what its drafts bring, request by request.
 
-    ``reading`` and ``gain`` are seconds per token of the prompt and of the answer. ``resting``: it
+    ``reading`` and ``gain`` are seconds per token of the prompt and of the answer, the first of
+    them from so many ``readings``. ``resting``: it
     does not take part in the request in progress, of which there have been ``rested`` in a row.
     """
 
     reading: float | None = None
+    readings: int = 0
     gain: float | None = None
     won: float = 0.0
     resting: bool = False
     rested: int = 0
     most: int = 1
     reason: str | None = None
+
+    def read(self, rate: float) -> None:
+        """A prompt has been read, in ``rate`` seconds for each token."""
+        if self.reading is None:
+            self.reading = rate
+        elif self.readings == 1:  # it may have been the first one that was slow
+            self.reading = min(self.reading, rate)
+        else:
+            self.reading = followed(self.reading, rate, 0.5)
+        self.readings += 1
 
     def close(self, n_tokens: int) -> None:
         """A request has ended, with an answer of ``n_tokens``."""

@@ -194,7 +194,7 @@ def test_one_time_that_is_far_off_does_not_end_drafting(
     for number in range(6):
         controller.begin(Hints())
         if not controller.resting(100, 100):
-            late = seconds if (number, stalled) == (at % 3, "prompt") else 0.0
+            late = seconds if (number, stalled) == (at // 2 % 3, "prompt") else 0.0
             controller.prefilled(0, 100, 0.05 + late)
         counts.append(answer(number))
     assert min(counts[-2:]) >= 40
