@@ -265,6 +265,7 @@ def _tell(record: dict[str, Any], folder: Path, out: Output) -> None:
 
 def _read(word: str, names: Sequence[str], out: Output) -> None:
     """``bench show`` and ``bench compare``."""
+    from gguf_spec.bench.document import cleaned
     from gguf_spec.bench.records import read_record
 
     if not names or (word == "compare" and len(names) < 2):
@@ -274,9 +275,9 @@ def _read(word: str, names: Sequence[str], out: Output) -> None:
         )
     records = {name: read_record(Path(name)) for name in names}
     if word == "compare":
-        shown = {Path(name).stem: record for name, record in records.items()}
+        shown = {cleaned(Path(name).stem): record for name, record in records.items()}
         if len(shown) < len(records):
-            shown = records
+            shown = {cleaned(name): record for name, record in records.items()}
     else:
         shown = {}
     text = _told_again(records, shown)
