@@ -264,9 +264,9 @@ def hf_cache_dir() -> Path:
     """Same order as huggingface_hub.constants: HF_HUB_CACHE, its old name, HF_HOME, XDG."""
     env = os.environ.get
     if hub := env("HF_HUB_CACHE") or env("HUGGINGFACE_HUB_CACHE"):
-        return Path(hub).expanduser()
+        return Path(os.path.expanduser(hub))
     home = env("HF_HOME") or os.path.join(env("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(home).expanduser() / "hub"
+    return Path(os.path.expanduser(home)) / "hub"
 
 
 def _snapshots(repo: Path, revision: str | None) -> list[Path]:
@@ -381,9 +381,9 @@ def _resolve_url(ref: Ref) -> Path:
 
 def ollama_dirs() -> list[Path]:
     if models := os.environ.get("OLLAMA_MODELS"):
-        return [Path(models).expanduser()]
+        return [Path(os.path.expanduser(models))]
     # the second is the home of the user under which Ollama's Linux service runs
-    return [Path("~/.ollama/models").expanduser(), Path("/usr/share/ollama/.ollama/models")]
+    return [Path(os.path.expanduser("~/.ollama/models")), Path("/usr/share/ollama/.ollama/models")]
 
 
 def _resolve_ollama(ref: Ref) -> Path:

@@ -20,7 +20,7 @@ from gguf_spec.backend import list_devices
 from gguf_spec.bench.compare import comparison, overall, practice
 from gguf_spec.bench.runner import BenchRun, Runner
 from gguf_spec.bench.setups import PLAIN
-from gguf_spec.errors import InputError
+from gguf_spec.errors import GgufSpecError, InputError
 from gguf_spec.session import Session
 
 FORMAT = "gguf-spec bench"
@@ -31,24 +31,26 @@ _CHUNK = 1 << 22
 @dataclass(slots=True)
 class Measured:
     """The runs so far, and what surrounds them. ``peers`` tell what each peer was. ``complete`` is
-    False if the rest was interrupted."""
+    False if the rest was interrupted, or could not be done because of ``error``."""
 
     runner: Runner
     runs: list[BenchRun] = field(default_factory=list)
     peers: list[dict[str, Any]] = field(default_factory=list)
     peak_bytes: dict[str, int] = field(default_factory=dict)
     complete: bool = False
+    error: GgufSpecError | None = None
     seconds: float = 0.0
 
 
 def document(measured: Measured, model: dict[str, Any], command: Sequence[str]) -> dict[str, Any]:
-    """The record of ``measured`` on ``model`` (see ``model_facts``), made by ``command``."""
+    """The record of ``measured`` on ``model`` (see ``model_facts``), made by ``command``. All its
+    texts are ``cleaned``."""
     runner = measured.runner
     comparisons, theory = _compared(measured)
     by_setup: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in comparisons:
         by_setup.setdefault((one["setup"], one["baseline"]), []).append(one)
-    return {
+    record = {
         "format": FORMAT,
         "version": VERSION,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -72,6 +74,23 @@ def document(measured: Measured, model: dict[str, Any], command: Sequence[str]) 
         },
         "runs": [_run(run) for run in measured.runs],
     }
+    return {key: cleaned(value) for key, value in record.items()}
+
+
+def cleaned(value: Any) -> Any:
+    """``value``, of JSON, with texts of one line in which all can be shown and written: names of
+    files may hold line breaks, what a terminal obeys, and bytes that are no UTF-8.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
+    if isinstance(value, str):
+        if value.isprintable():
+            return value
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    if isinstance(value, dict):
+        return {cleaned(key): cleaned(item) for key, item in value.items()}
+    return [cleaned(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _compared(measured: Measured) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -10,7 +10,7 @@ from gguf_spec.bench.memory import peak_bytes, reset_peak
 from gguf_spec.bench.peer import LlamaServer
 from gguf_spec.bench.runner import Runner
 from gguf_spec.bench.setups import PLAIN, BenchSetup, plain_setup, synthetic_setup
-from gguf_spec.errors import UsageError
+from gguf_spec.errors import GgufSpecError, UsageError
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.session import Session
 from gguf_spec.setup import DEFAULT_DRAFT_N_MAX
@@ -70,10 +70,11 @@ def start_peers(program: str, session: Session, setups: Sequence[BenchSetup]) ->
 
 
 def measure(runner: Runner, n_rounds: int) -> Measured:
-    """All rounds. An interrupt ends them; what is finished is kept.
+    """All rounds. An interrupt or an error, as of a peer that ends, ends them; what is finished is
+    kept.
 
     Raises:
-        KeyboardInterrupt: before there was a pair.
+        KeyboardInterrupt, GgufSpecError: before there was a pair.
     """
     measured = Measured(runner)
     begun = perf_counter()
@@ -83,9 +84,10 @@ def measure(runner: Runner, n_rounds: int) -> Measured:
         for run in runner.rounds(n_rounds):
             measured.runs.append(run)
         measured.complete = True
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, GgufSpecError) as error:
         if not _has_pair(measured):
             raise
+        measured.error = error if isinstance(error, GgufSpecError) else None
     measured.seconds = perf_counter() - begun
     _note_peaks(measured)
     measured.peers = [peer.record() for peer in runner.peers]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import shutil
 import socket
@@ -37,6 +38,7 @@ NAME = "llama-server"
 _START_SECONDS = 300.0
 _STOP_SECONDS = 10.0
 _ANSWER_SECONDS = 3600.0
+_END_SECONDS = 1.0  # in which a process that has closed its connections ends
 _TAIL = 4000  # bytes of the log that an error is looked for in
 _LEAST_SHARE = 0.5
 
@@ -171,11 +173,11 @@ class LlamaServer:
         answer = self.ask("/completion", body)
         try:
             timings = answer["timings"]
-            prefill = float(timings["prompt_ms"]) / 1e3
-            end = prefill + float(timings["predicted_ms"]) / 1e3
+            prefill = _seconds(timings["prompt_ms"])
+            end = prefill + _seconds(timings["predicted_ms"])
             tokens = tuple(int(token) for token in answer["tokens"])
             cached = len(prompt.tokens) - int(timings.get("prompt_n", 0))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise RunError(f"{NAME}: an answer without {error}: is it llama-server?") from error
         times = (prefill, *([end] * (len(tokens) - 1))) if tokens else ()
         return Turn(tokens, times, len(prompt.tokens), cached)
@@ -193,10 +195,13 @@ class LlamaServer:
             try:
                 self.ask("/health", timeout=min(max(end - time.monotonic(), 0.1), 5.0))
                 return
-            except RunError:
+            except _NotAServerError:
+                raise
+            except RunError as error:
                 if time.monotonic() > end:
                     raise RunError(
-                        f"{NAME} was not ready after {seconds:.0f} s{self._last_words()}"
+                        f"{NAME} was not ready after {seconds:.0f} s{self._last_words()}",
+                        hint=error.message,
                     ) from None
                 time.sleep(0.1)
 
@@ -207,11 +212,7 @@ class LlamaServer:
         theirs = props.get("model_path")
         if theirs is not None and not _same_file(str(theirs), ours):
             raise InputError(f"the peer serves {theirs}, not {ours}")
-        try:
-            models = self.ask("/v1/models").get("data", [])
-        except RunError:  # older ones have no such address
-            models = []
-        meta = (models[0].get("meta") or {}) if models else {}
+        meta = self._meta()
         n_vocab = meta.get("n_vocab", props.get("n_vocab"))
         if n_vocab is not None and n_vocab != self._session.model.n_vocab:
             raise InputError(
@@ -224,6 +225,14 @@ class LlamaServer:
                 f"the peer serves another model: {size} bytes of weights, our file has {file_bytes}"
             )
         return str(props.get("build_info", ""))
+
+    def _meta(self) -> dict[str, Any]:
+        """What it says of its model; nothing if it is an older one, which has no such address."""
+        try:
+            meta = self.ask("/v1/models")["data"][0]["meta"]
+        except (RunError, LookupError, TypeError):
+            return {}
+        return meta if isinstance(meta, dict) else {}
 
     def ask(
         self, path: str, body: dict[str, Any] | None = None, *, timeout: float = _ANSWER_SECONDS
@@ -239,13 +248,22 @@ class LlamaServer:
         except urllib.error.HTTPError as error:
             said = error.read(500).decode("utf-8", "replace")
             raise RunError(f"{NAME}{path}: {error.code} {said}") from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            code = self._process.poll()
+        except (ValueError, RecursionError) as error:
+            raise _NotAServerError(f"{NAME}{path}: no JSON: is it llama-server?") from error
+        except (OSError, http.client.HTTPException) as error:
+            code = self._exit_code(0.0 if body is None else _END_SECONDS)
             ended = "" if code is None else f"; it ended with code {code}{self._last_words()}"
             raise RunError(f"{NAME}{path}: {error}{ended}") from error
         if not isinstance(document, dict):
-            raise RunError(f"{NAME}{path}: no JSON object: is it llama-server?")
+            raise _NotAServerError(f"{NAME}{path}: no JSON object: is it llama-server?")
         return document
+
+    def _exit_code(self, seconds: float) -> int | None:
+        """With what code it has ended; None if it has not, ``seconds`` from now."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def _last_words(self) -> str:
         """The last line of its log that speaks of an error, or the last one."""
@@ -255,6 +273,18 @@ class LlamaServer:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         said = [line for line in lines if "error" in line.lower()] or lines
         return f": {said[-1]}" if said else ""
+
+
+class _NotAServerError(RunError):
+    """It answers, and as another program would."""
+
+
+def _seconds(milliseconds: Any) -> float:
+    """Raises ValueError, TypeError for what is no time."""
+    seconds = float(milliseconds) / 1e3
+    if not 0.0 <= seconds < math.inf:
+        raise ValueError(f"times ({milliseconds!r} ms)")
+    return seconds
 
 
 def find_program(program: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gguf_spec.bench.document import FORMAT, VERSION
+from gguf_spec.bench.document import FORMAT, VERSION, cleaned
 from gguf_spec.errors import InputError
 
 _LARGEST = 1 << 27
@@ -66,11 +67,13 @@ def write_record(
         ):
             made.append(name)
             _write(name, content)
-    except OSError as error:
-        for name in made:
+    except BaseException as error:
+        for name in (path, *made):
             with suppress(OSError):
                 name.unlink()
-        raise _cannot_write(path, error) from error
+        if isinstance(error, OSError):
+            raise _cannot_write(path, error) from error
+        raise
     return path
 
 
@@ -86,12 +89,14 @@ def read_record(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        record = json.loads(data) if len(data) <= _LARGEST else None
+        record = None
+        if len(data) <= _LARGEST:
+            record = cleaned(json.loads(data, parse_float=_finite, parse_constant=_finite))
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"{path}: is no record of gguf-spec bench")
-    if record.get("version") != VERSION:
+    if type(record.get("version")) is not int or record["version"] != VERSION:
         raise InputError(
             f"{path}: has version {record.get('version')!r} of the format, this program reads "
             f"{VERSION}"
@@ -100,6 +105,14 @@ def read_record(path: Path) -> dict[str, Any]:
     if wrong:
         raise InputError(f"{path}: is damaged: {', '.join(wrong)} cannot be understood")
     return record
+
+
+def _finite(text: str) -> float:
+    """A number of a record. Raises ValueError for one that is none, which JSON does not know."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _stem(record: Mapping[str, Any]) -> str:

@@ -236,4 +236,5 @@ def _changed_workloads(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _width(text: str) -> int:
     """Columns on a terminal."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)

@@ -41,6 +41,7 @@ _ClickUsageError: Any = typer.BadParameter.__mro__[1]
 
 _COMPLETION = "_GGUF_SPEC_COMPLETE"
 _interrupted = False
+_told = False  # why the program ends, or all that it was asked for
 _START = """\
 Start with one of these; no model is needed beforehand:
 
@@ -124,13 +125,17 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     if _COMPLETION in os.environ:  # a shell asks what may follow; its script calls us so
         app(prog_name=NAME)
+    global _told
     try:
         code = run_cli(sys.argv[1:])
+        _told = True
         # Nothing is left to be cancelled, and Python would die of the signal while it ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     except KeyboardInterrupt:  # while an error was being handled, or too late for one
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code = 130
+        if not _told:
+            _fail("KeyboardInterrupt", "interrupted", None, code, "--json" in sys.argv)
     # An interrupt inside of exec(), which makes dataclasses, leaves a mark: `python -m` would then
     # die of the signal instead of exiting. The next exec() wipes it off (run_eval_code_obj in
     # CPython's pythonrun.c).
@@ -207,6 +212,8 @@ def _fail(
     kind: str, message: str, hint: str | None, code: int, as_json: bool, **more: object
 ) -> int:
     """Say what went wrong, on stderr and for ``--json`` on stdout too; gives back ``code``."""
+    global _told
+    _told = True
     try:
         if as_json:
             print_json({"error": {"type": kind, "message": message, "hint": hint, **more}})

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +19,7 @@ from gguf_spec.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from gguf_spec.bench.document import Measured
+    from gguf_spec.bench.runner import Runner
     from gguf_spec.session import Session
     from gguf_spec.workloads import Workload
 
@@ -123,7 +127,8 @@ def bench(
         )
     where = words[0] if words else None
     program = _peer_program(peer)
-    _measure(where, options, workload, repeat, program, synthetic, n_predict, Path(output), out)
+    folder = Path(os.path.expanduser(output))  # a shell leaves --output=~/x as it is
+    _measure(where, options, workload, repeat, program, synthetic, n_predict, folder, out)
 
 
 def _measure(
@@ -152,7 +157,7 @@ def _measure(
     setup = prepare_setup(profile, out, name=profile_name(where, options))
     width = 1 + synthetic_length(profile) if synthetic is not None else 1
     chosen = options.spec_type is not None
-    with open_session(setup, out, least_width=width) as session:
+    with contextlib.ExitStack() as keeping, open_session(setup, out, least_width=width) as session:
         warn_about_template(session, out)
         setups = setups_for(
             session,
@@ -163,13 +168,15 @@ def _measure(
         limits = {
             "lenient": not names,
             "max_tokens": n_predict,
-            "values": _chosen(options, profile),
+            "values": chosen_values(options, profile),
         }
-        measured = _rounds(session, setups, workloads, program, repeat, limits, out)
         with out.wait("hashing the model", unit="MiB") as wait:
             model = model_facts(session, lambda done, size: wait.update(done >> 20, size >> 20))
-        record = document(measured, model, own_command())
-    _tell(record, folder, out)
+        measured = _rounds(session, setups, workloads, program, repeat, limits, out, keeping)
+        _tell(document(measured, model, own_command()), folder, out)
+    if measured.error is not None:
+        out.warning(f"{measured.error.message}; the runs until then are kept")
+        raise typer.Exit(1)
     if not measured.complete:
         raise typer.Exit(130)
     if any(found["verdict"] == "broken" for found in measured.runner.differences.values()):
@@ -184,8 +191,10 @@ def _rounds(
     repeat: int,
     limits: dict[str, Any],
     out: Output,
+    keeping: contextlib.ExitStack,
 ) -> Measured:
-    """Run everything, with a progress bar."""
+    """Run everything, with a progress bar. Interrupts are put off from then on until ``keeping``
+    ends."""
     from gguf_spec.bench.measure import measure, start_peers
     from gguf_spec.bench.runner import Runner
 
@@ -205,22 +214,49 @@ def _rounds(
             report=lambda what, done, total: wait.update(done, total, what),
             **limits,
         )
-        if not runner.conversations:
-            reasons = "; ".join(f"{one['workload']}: {one['reason']}" for one in runner.skipped)
-            raise UsageError(f"no workload can be decoded: {reasons}")
-        return measure(runner, repeat)
+        check_conversations(runner)
+        measured = measure(runner, repeat)
+        keeping.enter_context(interrupts_put_off())
+        return measured
+
+
+def check_conversations(runner: Runner) -> None:
+    """Raise UsageError if there is nothing to decode."""
+    if not runner.conversations:
+        reasons = "; ".join(f"{one['workload']}: {one['reason']}" for one in runner.skipped)
+        raise UsageError(f"no workload can be decoded: {reasons}")
+
+
+@contextlib.contextmanager
+def interrupts_put_off() -> Iterator[None]:
+    """Within it Ctrl-C does nothing: what took long is kept, which does not, and then it ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _tell(record: dict[str, Any], folder: Path, out: Output) -> None:
-    """Show the record and write it; shown first, in case that it cannot be written."""
+    """Show the record and write it: shown first, in case that it cannot be written, and written
+    even if nobody reads."""
     from gguf_spec.bench.chart import chart
     from gguf_spec.bench.records import write_record
     from gguf_spec.bench.table import told
 
+    unseen: OSError | None = None
     if out.mode != "json":
-        out.text(printable(told(record)))
+        try:
+            out.text(printable(told(record)))
+        except OSError as error:
+            unseen = error
     beside = {".md": told(record, markdown=True), ".svg": chart(record)}
     path = write_record(folder, record, beside)
+    if unseen is not None:
+        raise unseen
     if out.mode == "json":
         out.record({**record, "path": str(path)}, "")
     else:
@@ -229,6 +265,7 @@ def _tell(record: dict[str, Any], folder: Path, out: Output) -> None:
 
 def _read(word: str, names: Sequence[str], out: Output) -> None:
     """``bench show`` and ``bench compare``."""
+    from gguf_spec.bench.document import cleaned
     from gguf_spec.bench.records import read_record
 
     if not names or (word == "compare" and len(names) < 2):
@@ -238,14 +275,14 @@ def _read(word: str, names: Sequence[str], out: Output) -> None:
         )
     records = {name: read_record(Path(name)) for name in names}
     if word == "compare":
-        shown = {Path(name).stem: record for name, record in records.items()}
+        shown = {cleaned(Path(name).stem): record for name, record in records.items()}
         if len(shown) < len(records):
-            shown = records
+            shown = {cleaned(name): record for name, record in records.items()}
     else:
         shown = {}
     text = _told_again(records, shown)
     one = next(iter(records.values()))
-    document = one if len(records) == 1 else {"records": records}
+    document = one if word == "show" and len(records) == 1 else {"records": records}
     out.record(document, printable(text).rstrip("\n"))
 
 
@@ -300,7 +337,7 @@ def _peer_program(peer: str | None) -> str | None:
     return path or name
 
 
-def _chosen(options: ModelOptions, profile: Any) -> dict[str, Any]:
+def chosen_values(options: ModelOptions, profile: Any) -> dict[str, Any]:
     """Settings on the command line that decide over those of the workloads."""
     named = {item.split("=", 1)[0].strip() for item in options.settings or ()}
     given = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 
 def profiles_and_models(incomplete: str) -> list[str]:
@@ -36,7 +35,7 @@ def files(start: str, ends: tuple[str, ...]) -> list[str]:
     folder, name = os.path.split(start)
     found = []
     try:
-        for entry in os.scandir(Path(folder or ".").expanduser()):
+        for entry in os.scandir(os.path.expanduser(folder or ".")):
             if not entry.name.startswith(name) or (entry.name[0] == "." and not name):
                 continue
             path = os.path.join(folder, entry.name)

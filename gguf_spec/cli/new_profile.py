@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import textwrap
@@ -165,13 +166,36 @@ def write_profile(path: Path, text: str, *, force: bool) -> None:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True)
         _write_whole(path, data, force=force)
-    except FileExistsError:
+    except FileExistsError as error:
+        if not os.path.lexists(path):  # what is there has the name of the folder
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
         raise exists_error(path) from None
     except UnicodeEncodeError as error:
         raise InputError(f"the name of a file is not UTF-8: {error.object!r:.100}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
     load_profile(path)
+
+
+def check_path(path: Path, *, force: bool) -> None:
+    """See whether a profile can be written there, before anything is done that takes long.
+
+    Raises:
+        ProfileError: there is one.
+        InputError: it cannot be written.
+    """
+    if os.path.lexists(path) and not force:
+        raise exists_error(path)
+    target = Path(os.path.realpath(path))
+    probe = target.with_name(f"{target.name}.new")
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _write_whole(path: Path, data: bytes, *, force: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gguf_spec.cli import values
-from gguf_spec.cli.bench import LimitOpt
+from gguf_spec.cli.bench import LimitOpt, interrupts_put_off
 from gguf_spec.cli.options import (
     DebugOpt,
     JsonOpt,
@@ -22,7 +22,7 @@ from gguf_spec.cli.options import (
     examples,
 )
 from gguf_spec.cli.output import Output, printable
-from gguf_spec.errors import UsageError
+from gguf_spec.errors import GgufSpecError, UsageError
 
 if TYPE_CHECKING:
     from gguf_spec.profile import Profile
@@ -91,9 +91,9 @@ def tune(
     from gguf_spec.bench.measure import bench_profile
     from gguf_spec.bench.runner import Runner
     from gguf_spec.cli.answer import open_session, prepare_setup, warn_about_template
-    from gguf_spec.cli.bench import find_workloads
+    from gguf_spec.cli.bench import check_conversations, chosen_values, find_workloads
     from gguf_spec.cli.choice import make_profile, profile_name
-    from gguf_spec.cli.new_profile import exists_error, new_path
+    from gguf_spec.cli.new_profile import check_path, new_path
     from gguf_spec.setup import prepare
     from gguf_spec.tune import MAX_WIDTH, candidates, search, searched_profile
 
@@ -102,8 +102,7 @@ def tune(
     workloads = find_workloads(workload or WORKLOADS)
     name = profile_name(where, options)
     path = new_path(output if output is not None else _name(profile, name))
-    if path.exists() and not force:
-        raise exists_error(path)
+    check_path(path, force=force)
     only = _only(options)
     searched = searched_profile(bench_profile(profile), prepare(profile), only=only)
     setup = prepare_setup(searched, out, name=name)
@@ -116,15 +115,26 @@ def tune(
                 session,
                 workloads,
                 (),
+                values=chosen_values(options, profile),
                 max_tokens=n_predict,
+                lenient=not workload,
                 report=lambda what, done, total: wait.update(done, total, what),
             )
+            check_conversations(runner)
             tried = candidates(searched, session.setup, session.spec_types)
             tuning = search(runner, tried, profile=searched, rounds=repeat)
-    text = tuned_text(profile, tuning, session.setup, [one.name for one in workloads])
-    _write(path, text, force=force)
+    for one in runner.skipped:
+        out.warning(f"not measured: {one['workload']}: {one['reason']}")
+    text = tuned_text(profile, tuning, session.setup, [one.name for one in runner.conversations])
+    told = printable(_told(tuning))
+    try:
+        with interrupts_put_off():
+            _write(path, text, force=force)
+    except GgufSpecError:
+        out.text(f"{told}\n")  # it took long to find out
+        raise
     record = {"profile": str(path), "model": {"ref": setup.ref}, **tuning.record()}
-    out.record(record, printable(_told(tuning, path)))
+    out.record(record, f"{told}\n\nwritten: {printable(str(path))}")
 
 
 def tuned_text(profile: Profile, tuning: Tuning, setup: Setup, workloads: Sequence[str]) -> str:
@@ -186,10 +196,10 @@ def _verdict(tuning: Tuning) -> list[str]:
     return lines
 
 
-def _told(tuning: Tuning, path: Path) -> str:
+def _told(tuning: Tuning) -> str:
     lines = _verdict(tuning)
     rows = [f"  {score:5.2f}  {name}" for name, score, _ in tuning.tried[:8]]
-    return "\n".join([*lines, "", "tried, best first:", *rows, "", f"written: {path}"])
+    return "\n".join([*lines, "", "tried, best first:", *rows])
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gguf_spec.control.acceptance import MatchChances, PositionChances
-from gguf_spec.control.base import Choice, Offer, Round
+from gguf_spec.control.base import Choice, Offer, Round, possible_seconds, told_by_a_clock
 from gguf_spec.control.costs import TIERS, CostCurve
-from gguf_spec.control.paying import FIRST_PAUSE, Paying, learn_seconds, seconds_of
+from gguf_spec.control.paying import FIRST_PAUSE, Paying, Plan, learn_seconds, seconds_of
 
 LENGTHS = tuple(width - 1 for width in TIERS if width > 1)
 
@@ -141,7 +141,7 @@ class AdaptiveController:
             paying.requests.close(n_answer)
             chances = self._known.setdefault((i, hot), PositionChances(self._facts[i].ceiling))
             assert isinstance(chances, PositionChances)
-            paying.chances, paying.plan = chances, None
+            paying.begin(chances)
             if hints.experts and fast and not paying.seconds and not paying.reason:
                 paying.rest(
                     self._tokens,
@@ -172,9 +172,7 @@ class AdaptiveController:
         paying = self._paying.get(drafter)
         if paying is None or not n_tokens or not self._facts[drafter].reads:
             return
-        requests, rate = paying.requests, seconds / n_tokens
-        before = requests.reading
-        requests.reading = rate if before is None else before + 0.5 * (rate - before)
+        paying.requests.read(possible_seconds(seconds) / n_tokens)
 
     def choose(self, limit: int) -> Sequence[Choice]:
         """N-grams first, in order, because asking them is free; then the best of the others."""
@@ -249,6 +247,7 @@ class AdaptiveController:
 
     def record(self, result: Round) -> None:
         """Learn what the round cost and what became of all drafts that are known."""
+        result = told_by_a_clock(result)
         tokens, n_drafted = result.tokens, result.n_drafted
         n_new = len(tokens)
         self._learn_costs(result)
@@ -273,7 +272,7 @@ class AdaptiveController:
             paid.learn(max(n_drafted, 1), result.draft_seconds)
             paid.unread = n_new
             paid.probes = max(paid.probes - 1, 0)
-            paid.requests.won -= lost
+            paid.requests.won -= min(lost, _BUDGET_TOKENS * base)  # more is none of its doing
         self._asked = None
 
     def drop(self, drafter: int) -> None:
@@ -342,12 +341,7 @@ class AdaptiveController:
         if plan.speed < _BETTER:
             if paying.probes:
                 return self._probe(i, paying, lengths, base, backlog)
-            cost = plan.tokens / plan.speed if plan.speed else 0.0
-            paying.rest(
-                self._tokens,
-                f"pauses: a draft of {plan.length} takes the time of {cost:.1f} plain tokens and "
-                f"brings {plan.tokens:.1f}",
-            )
+            self._rest(paying, plan, cramped=lengths[-1] < paying.lengths[-1])
             return None
         extra = seconds_of(paying.seconds, plan.length) + seconds_of(self._rollback, plan.length)
         if self._at_stake(plan.length, base) + extra + backlog > self._room(base):
@@ -359,6 +353,21 @@ class AdaptiveController:
         self._best_rate = plan.speed / base
         floor = self._floor(paying, plan.length, plan.speed / base, base)
         return Choice(i, plan.length, paying.floor, floor)
+
+    def _rest(self, paying: Paying, plan: Plan, *, cramped: bool) -> None:
+        """``plan`` does not pay: do not ask for a while. ``cramped``: there was no room for longer
+        drafts, whose fault it is not if one of those would."""
+        if cramped:
+            plan = paying.weighed(paying.lengths, self._curve, self._depth, self._rollback)
+            if plan.speed >= _BETTER:
+                paying.wait(self._tokens)
+                return
+        cost = plan.tokens / plan.speed if plan.speed else 0.0
+        paying.rest(
+            self._tokens,
+            f"pauses: a draft of {plan.length} takes the time of {cost:.1f} plain tokens and "
+            f"brings {plan.tokens:.1f}",
+        )
 
     def _probe(
         self, i: int, paying: Paying, lengths: Sequence[int], base: float, backlog: float

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+MOST_SECONDS = 1e6  # twelve days: no round takes that long
+
 
 class Choice(NamedTuple):
     """Ask drafter number ``drafter`` for ``n_min`` to ``n_max`` tokens; fewer are not worth it.
@@ -45,6 +47,28 @@ class Round(NamedTuple):
     tokens: Sequence[int] = ()
     depth: int = 0
     rollback_seconds: float = 0.0
+
+
+def possible_seconds(seconds: float) -> float:
+    """The nearest time that a round may take: clocks go back, stand still and leap, where a machine
+    was asleep or is a virtual one that was moved."""
+    return min(seconds, MOST_SECONDS) if seconds > 0.0 else 0.0
+
+
+def told_by_a_clock(result: Round) -> Round:
+    """``result`` with times that are possible."""
+    most = MOST_SECONDS
+    if (
+        0.0 <= result.decode_seconds <= most
+        and 0.0 <= result.draft_seconds <= most
+        and 0.0 <= result.rollback_seconds <= most
+    ):
+        return result
+    return result._replace(
+        decode_seconds=possible_seconds(result.decode_seconds),
+        draft_seconds=possible_seconds(result.draft_seconds),
+        rollback_seconds=possible_seconds(result.rollback_seconds),
+    )
 
 
 class Controller(Protocol):

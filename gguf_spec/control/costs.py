@@ -12,6 +12,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping
 
+from gguf_spec.control.base import MOST_SECONDS
+
 #: Widths that a draft is cut to. llama.cpp uses a graph again if the next batch has as many rows,
 #: so that few different ones are better than many.
 TIERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -21,6 +23,8 @@ DEPTHS = (1024, 4096, 16384, 65536)
 _PRIOR_SLOPE = 0.25  # of c(w), where nothing was measured: between a GPU's and a small CPU's
 _BASE_RATE = 0.2  # how much of a surprise is the machine's
 _RATIO_RATE = 0.1  # and how much of it is news of the curve
+_LEAST_SECONDS = 1e-9  # what a clock cannot tell from nothing
+_MOST_RATIO = 9999.0  # no batch costs more
 _MOST = math.log(2.0)  # a surprise is not taken for more than this: it may be another program's
 
 
@@ -85,7 +89,7 @@ class CostCurve:
 
         Single tokens alone change ``base``: what others take says as much of the curve.
         """
-        if seconds <= 0.0:
+        if not _LEAST_SECONDS <= seconds < math.inf:
             return 0.0
         if self.base is None:
             self.base = seconds / self.ratio(width, depth)
@@ -102,15 +106,15 @@ class CostCurve:
             changed = self.ratio(width, depth) * math.exp(_RATIO_RATE * surprise)
         else:  # the expectation was a guess, and bounds nothing
             changed = min(seconds / self.base, self.most(width, depth))
-        changed = max(changed, 1.0)
+        changed = min(max(changed, 1.0), _MOST_RATIO)
         self._ratios.setdefault(which, dict(self._nearest(which)))[width] = changed
         self._forget()
         return surprise if known else 0.0
 
     def set_curve(self, depth: int, seconds: Mapping[int, float]) -> None:
         """Take over a measurement of several widths, of which 1 is one."""
-        base = self.base = seconds[1]
-        ratios = {width: max(time / base, 1.0) for width, time in seconds.items()}
+        base = self.base = min(max(_LEAST_SECONDS, seconds[1]), MOST_SECONDS)
+        ratios = {width: min(max(1.0, time / base), _MOST_RATIO) for width, time in seconds.items()}
         self._ratios[_depth_class(depth)] = ratios
         self._forget()
 
@@ -130,7 +134,9 @@ class CostCurve:
                 read = {int(width): float(ratio) for width, ratio in ratios.items()}
                 if not 0 <= int(which) <= len(DEPTHS):
                     raise ValueError
-                if any(not 1.0 <= ratio < 1e4 or width < 1 for width, ratio in read.items()):
+                if any(
+                    not 1.0 <= ratio <= _MOST_RATIO or width < 1 for width, ratio in read.items()
+                ):
                     raise ValueError
                 curve._ratios[int(which)] = read
         except (AttributeError, TypeError, ValueError) as error:

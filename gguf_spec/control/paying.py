@@ -16,6 +16,7 @@ _STAY = 1.05  # another length than the last has to be this much better
 _DOUBT = 1.0
 _THINK_ROUNDS = 4
 _RATE = 0.2  # what a new time weighs
+_MOST = 2.0  # a time is not taken for more than this, in known ones
 _BACKLOG = 16  # unread tokens that a draft may have to read without being called slow
 _LONGEST_REST = 16  # requests
 
@@ -34,17 +35,29 @@ class Plan:
 class Requests:
     """What a drafter's reading of prompts costs and what its drafts bring, request by request.
 
-    ``reading`` and ``gain`` are seconds per token of the prompt and of the answer. ``resting``: it
+    ``reading`` and ``gain`` are seconds per token of the prompt and of the answer, the first of
+    them from so many ``readings``. ``resting``: it
     does not take part in the request in progress, of which there have been ``rested`` in a row.
     """
 
     reading: float | None = None
+    readings: int = 0
     gain: float | None = None
     won: float = 0.0
     resting: bool = False
     rested: int = 0
     most: int = 1
     reason: str | None = None
+
+    def read(self, rate: float) -> None:
+        """A prompt has been read, in ``rate`` seconds for each token."""
+        if self.reading is None:
+            self.reading = rate
+        elif self.readings == 1:  # it may have been the first one that was slow
+            self.reading = min(self.reading, rate)
+        else:
+            self.reading = followed(self.reading, rate, 0.5)
+        self.readings += 1
 
     def close(self, n_tokens: int) -> None:
         """A request has ended, with an answer of ``n_tokens``."""
@@ -80,7 +93,7 @@ class Requests:
 class Paying:
     """A drafter that takes time. ``seconds`` of drafting by length; ``unread`` tokens of the text
     that it has not seen, ``reading`` seconds for each of them; one that ``follows`` the target has
-    seen all."""
+    seen all. ``cramped``: what it waits for is room. ``measured`` drafts were timed."""
 
     name: str
     floor: int
@@ -98,6 +111,8 @@ class Paying:
     unread: int = 0
     reading: float | None = None
     requests: Requests = field(default_factory=Requests)
+    cramped: bool = False
+    measured: int = 0
 
     def possible(self, limit: int) -> list[int]:
         """The lengths of draft up to ``limit``, ascending, that are told apart."""
@@ -114,6 +129,14 @@ class Paying:
         if known is not None and self.age < _THINK_ROUNDS and known.length <= lengths[-1]:
             self.age += 1
             return known
+        self.plan = self.weighed(lengths, curve, depth, rollback)
+        self.age = 0
+        return self.plan
+
+    def weighed(
+        self, lengths: Sequence[int], curve: CostCurve, depth: int, rollback: dict[int, float]
+    ) -> Plan:
+        """As ``best``, thought over now; an empty plan if all are shorter than the floor."""
         base = curve.base
         assert base is not None
         best, stay = Plan(), Plan()
@@ -126,9 +149,7 @@ class Paying:
                 best = Plan(k, tokens, speed)
             if k == self.last_length:
                 stay = Plan(k, tokens, speed)
-        self.plan = stay if stay.speed * _STAY > best.speed else best
-        self.age = 0
-        return self.plan
+        return stay if stay.speed * _STAY > best.speed else best
 
     def backlog(self, curve: CostCurve, depth: int) -> float:
         """Seconds that reading what it has missed will take. The first time that is a guess: its
@@ -145,27 +166,52 @@ class Paying:
         """It ``took`` so many seconds to draft, and to read what it had missed."""
         if self.unread > _BACKLOG and not self.follows:
             rate = max(took - seconds_of(self.seconds, n_drafted), 0.0) / self.unread
-            self.reading = (
-                rate if self.reading is None else self.reading + 0.5 * (rate - self.reading)
-            )
+            self.reading = rate if self.reading is None else followed(self.reading, rate, 0.5)
         else:
             learn_seconds(self.seconds, n_drafted, took)
+            self.measured += 1
         self.unread = 0
 
     def rest(self, now: int, reason: str) -> None:
         """Do not ask for a while; afterwards look again, with what was learned in doubt."""
-        self.resume_at = now + self.pause
+        self.resume_at, self.cramped = now + self.pause, False
         self.pause = min(2 * self.pause, _LONGEST_PAUSE)
         self.probes = _PROBES_AFTER_PAUSE
         self.reason = f"{self.name} {reason}"
         self.chances.doubt(_DOUBT)
         self.plan = None
 
+    def wait(self, now: int) -> None:
+        """A draft would pay, and there is no room for it: most likely the answer ends. Look again
+        after a while, or in the next answer, which begins as if nothing had been."""
+        self.resume_at, self.cramped = now + FIRST_PAUSE, True
+        self.probes = PROBE_ROUNDS
+        self.plan = self.reason = None
+
+    def begin(self, chances: PositionChances) -> None:
+        """An answer begins, in which drafts stand with these ``chances``."""
+        self.chances, self.plan = chances, None
+        if self.measured == 1:  # it may have been the first one that was slow: look once more
+            self.seconds.clear()
+            self.probes = PROBE_ROUNDS
+            self.resume_at = 0
+        if self.cramped:
+            self.resume_at = self.probes = 0
+            self.cramped = False
+
 
 def learn_seconds(seconds: dict[int, float], n: int, took: float) -> None:
     """Remember that a draft of ``n`` tokens ``took`` seconds."""
     before = seconds.get(n)
-    seconds[n] = took if before is None else before + _RATE * (took - before)
+    seconds[n] = took if before is None else followed(before, took, _RATE)
+
+
+def followed(before: float, now: float, rate: float) -> float:
+    """What is known of a time, ``before``, after it took ``now``. One that took far longer says
+    more of the machine, which was asleep or had others to serve, than of what was timed."""
+    if before > 0.0:
+        now = min(now, _MOST * before)
+    return before + rate * (now - before)
 
 
 def seconds_of(seconds: dict[int, float], n: int) -> float:

@@ -53,7 +53,7 @@ class LocalModel:
 
 def places() -> list[Place]:
     """The known folders, whether they exist or not."""
-    home = Path("~").expanduser()
+    home = Path(os.path.expanduser("~"))
     studio = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
     cached = os.environ.get("LLAMA_CACHE")
     xdg = os.environ.get("XDG_CACHE_HOME")

@@ -286,7 +286,7 @@ def _users_token() -> str:
     if env("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() in ("1", "ON", "YES", "TRUE"):
         return ""
     home = env("HF_HOME") or os.path.join(env("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    kept = Path(env("HF_TOKEN_PATH") or os.path.join(home, "token")).expanduser()
+    kept = Path(os.path.expanduser(env("HF_TOKEN_PATH") or os.path.join(home, "token")))
     if not kept.is_file() and not env("HF_OIDC_RESOURCE"):
         return ""
     try:  # it may have to be renewed, which its owner knows how to do

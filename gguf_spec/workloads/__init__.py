@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -82,8 +83,8 @@ def find_workload(where: str) -> Workload:
     if where in names:
         text = (_folder("sets") / f"{where}.toml").read_text(encoding="utf-8")
         return _from_toml(where, where, text, shipped=True)
-    path = Path(where).expanduser()
-    if not path.exists():
+    path = Path(os.path.expanduser(where))  # where ~ means nothing it stays as it is
+    if not os.path.exists(path):
         raise UsageError(
             f"there is no workload and no file named {where!r}; did you mean "
             f"{nearest_name(where, names)!r}?",

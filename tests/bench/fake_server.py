@@ -1,7 +1,8 @@
 """Stands in for llama-server: answers with what a file says, after the times that it says.
 
 Run as a program with llama-server's options; ``FAKE_SERVER`` names a JSON file with ``mode``,
-``answers`` (prompt ids joined with spaces -> ids), ``props`` and ``meta``.
+``answers`` (prompt ids joined with spaces -> ids), ``props`` and ``meta``. ``raw`` has texts that
+are sent as they are, by path; ``lasts`` is the number of completions after which it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class Handler(BaseHTTPRequestHandler):
     it was read."""
 
     def do_GET(self) -> None:
-        if self.path == "/health":
+        if self.path in SETTINGS.get("raw", {}):
+            self._send(200, SETTINGS["raw"][self.path])
+        elif self.path == "/health":
             self._send(503 if SETTINGS["mode"] == "loading" else 200, {"status": "ok"})
         elif self.path == "/props":
             path = sys.argv[sys.argv.index("-m") + 1]
@@ -36,6 +39,13 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with Path(SETTINGS["log"]).open("a") as file:
             file.write(json.dumps(body | {"pid": os.getpid()}) + "\n")
+        if "lasts" in SETTINGS:
+            SETTINGS["lasts"] -= 1
+            if SETTINGS["lasts"] < 0:
+                os._exit(9)
+        if self.path in SETTINGS.get("raw", {}):
+            self._send(200, SETTINGS["raw"][self.path])
+            return
         if self.path.startswith("/slots"):
             self._send(200, {"id_slot": 0})
             return
@@ -53,8 +63,8 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
         """Nothing."""
 
-    def _send(self, code: int, document: dict[str, Any]) -> None:
-        data = json.dumps(document).encode()
+    def _send(self, code: int, document: dict[str, Any] | str) -> None:
+        data = (document if isinstance(document, str) else json.dumps(document)).encode()
         self.send_response(code)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

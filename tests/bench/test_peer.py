@@ -121,6 +121,65 @@ def test_another_model(
     assert not _children()
 
 
+@pytest.mark.parametrize("path", ["/health", "/props"])
+@pytest.mark.parametrize("text", ["<html>Welcome to nginx</html>", "[1]", "[" * 100_000])
+def test_another_program(session: Session, fake: Fake, path: str, text: str) -> None:
+    """That is told at once: nobody waits until it answers as it should."""
+    with pytest.raises(RunError, match="is it llama-server"):
+        LlamaServer(fake(raw={path: text}), session, plain_setup(), start_seconds=1000.0)
+    assert not _children()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<html>", "[]", "{}", '{"data": {"a": 1}}', '{"data": [5]}', '{"data": [{"meta": "x"}]}'],
+)
+def test_models_that_it_does_not_describe(session: Session, fake: Fake, text: str) -> None:
+    """Then nothing is known of them, as with older ones."""
+    LlamaServer(fake(raw={"/v1/models": text}), session, plain_setup()).close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tokens": [1, 2], "timings": {"prompt_ms": NaN, "predicted_ms": 1}}',
+        '{"tokens": [1, 2], "timings": {"prompt_ms": 1, "predicted_ms": 1e999}}',
+        '{"tokens": [1, 2], "timings": {"prompt_ms": -1, "predicted_ms": 1}}',
+        '{"tokens": [1, 2], "timings": {"prompt_ms": 1, "predicted_ms": 1, "prompt_n": 1e999}}',
+        '{"tokens": [1e999], "timings": {"prompt_ms": 1, "predicted_ms": 1}}',
+        '{"tokens": 5, "timings": {"prompt_ms": 1, "predicted_ms": 1}}',
+        '{"tokens": [1, 2], "timings": 7}',
+        '{"tokens": ["a"], "timings": {"prompt_ms": 1, "predicted_ms": 1}}',
+        "<html>",
+    ],
+)
+def test_answers_that_are_none(session: Session, fake: Fake, text: str) -> None:
+    runner = Runner(session, WORKLOADS[:1], [plain_setup()])
+    program = fake(raw={"/completion": text})
+    with (
+        LlamaServer(program, session, plain_setup()) as server,
+        pytest.raises(RunError, match="is it llama-server"),
+    ):
+        server.run(1, runner.conversations[0])
+
+
+def test_what_is_measured_outlives_the_server(session: Session, fake: Fake) -> None:
+    setups = [plain_setup(), BOTH]
+    runner = Runner(session, WORKLOADS[:1], setups)
+    answers = _answers(runner)
+    with LlamaServer(fake(answers=answers, lasts=4), session, plain_setup()) as server:
+        runner.peers = (server,)
+        measured = measure(runner, 5)
+        assert not measured.complete
+        assert measured.error is not None
+        assert "code 9" in measured.error.message
+        assert len(measured.runs) >= 6
+    with LlamaServer(fake(answers=answers, lasts=0), session, plain_setup()) as server:
+        runner.peers = (server,)
+        with pytest.raises(RunError, match="code 9"):
+            measure(runner, 5)
+
+
 def test_a_server_that_cannot_start(session: Session, fake: Fake) -> None:
     with pytest.raises(RunError, match=r"code 7 .* error: failed to load the model"):
         LlamaServer(fake("die"), session, plain_setup())

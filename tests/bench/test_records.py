@@ -194,3 +194,9 @@ def test_no_folders_of_this_machine(tmp_path: Path) -> None:
         "--set",
         "a.b=c",
     ]
+
+
+def test_marks_on_other_characters_take_no_column() -> None:
+    marked = "e\N{COMBINING ACUTE ACCENT}a"
+    lines = render([["name", "x"], [marked, "1"], ["abcd", "3"]]).splitlines()
+    assert lines == ["name  x", f"{marked}    1", "abcd  3"]

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from gguf_spec.cli.tune import WORKLOADS
 from gguf_spec.profile import load_profile
 from tests.cli.conftest import DRAFT, TARGET, Cli
 
@@ -27,6 +29,11 @@ def _prompt() -> None:
 
 def _records() -> list[Path]:
     return sorted(Path("bench_results").glob("*.json"))
+
+
+def _document(path: Path) -> Any:
+    """The record at ``path``."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def test_a_record_and_its_readers(cli: Cli) -> None:
@@ -243,3 +250,164 @@ def test_damaged_records_are_told(cli: Cli) -> None:
     result = cli("bench", "compare", str(good), "bad.json")
     assert result.code == 3
     assert "is damaged" in result.err
+
+
+TRICKY = ("new\nline.txt", "esc\x1b[31m.txt", "caf\udce9.txt", "a|b&<c>.txt")
+
+
+@posix
+def test_names_that_cannot_be_shown(cli: Cli) -> None:
+    """Line breaks, escapes and bytes that are no UTF-8 in names of files: the record is written,
+    and its tables and its picture are whole."""
+    for name in TRICKY:
+        Path(name).write_text("x y z x y z", encoding="utf-8")
+    named = [part for name in TRICKY for part in ("--workload", name)]
+    more = ("--spec-type", "ngram-simple", "--repeat", "1")
+    result = cli("bench", TARGET, *SHORT, *named, *more)
+    assert result.code == 0
+    (path,) = _records()
+    names = [one["name"] for one in json.loads(path.read_text("utf-8"))["workloads"]]
+    assert names == ["new\\nline.txt", "esc\\x1b[31m.txt", "caf\\udce9.txt", "a|b&<c>.txt"]
+    for name in names:
+        assert re.search(rf"^{re.escape(name)} ", result.out, re.MULTILINE)
+    picture = ElementTree.fromstring(path.with_suffix(".svg").read_text("utf-8"))
+    assert set(names) <= {element.text for element in picture.iter()}
+    rows = [line for line in path.with_suffix(".md").read_text("utf-8").splitlines() if "|" in line]
+    assert all(line.startswith("| ") and line.endswith(" |") for line in rows[1:])
+
+
+@posix
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_record_is_written_if_nobody_reads(options: tuple[str, ...]) -> None:
+    more = ("--spec-type", "ngram-simple", "--repeat", "1", *options)
+    command = [sys.executable, "-m", "gguf_spec", "bench", *WHAT, *more]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (1, False)
+    assert b"No space left" in done.stderr
+    (path,) = _records()
+    assert _document(path)["complete"]
+
+
+@posix
+@pytest.mark.parametrize(
+    "where",
+    ["gguf_spec.bench.records._write", "gguf_spec.bench.chart.chart", "gguf_spec.bench.table.told"],
+)
+def test_an_interrupt_is_too_late_for_what_is_measured(where: str) -> None:
+    """It comes while the record is made or written: the record is there, and whole."""
+    module, name = where.rsplit(".", 1)
+    code = (
+        "import os, signal\n"
+        f"import {module} as module\n"
+        f"inner = module.{name}\n"
+        "def interrupted(*arguments, **named):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return inner(*arguments, **named)\n"
+        f"module.{name} = interrupted\n"
+        "from gguf_spec.__main__ import main\n"
+        "main()\n"
+    )
+    more = ("--spec-type", "ngram-simple", "--repeat", "1", "--quiet")
+    command = [sys.executable, "-c", code, "bench", *WHAT, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = _records()
+    assert _document(path)["complete"]
+    assert len(list(path.parent.iterdir())) == 3
+
+
+@posix
+def test_a_record_that_is_not_finished_leaves_nothing(tmp_path: Path) -> None:
+    from gguf_spec.bench import records
+
+    record = {"model": {"files": [{"file": "m.gguf"}]}}
+
+    def interrupted(path: Path, text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "_write", interrupted)
+        (tmp_path / "out").mkdir()
+        with pytest.raises(KeyboardInterrupt):
+            records.write_record(tmp_path / "out", record, {".md": ""})
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_numbers_that_are_none_and_other_versions(cli: Cli) -> None:
+    assert cli("bench", *WHAT, "--spec-type", "ngram-simple", "--repeat", "1").code == 0
+    (good,) = _records()
+    text = good.read_text(encoding="utf-8")
+    for name, changed in {
+        "nan.json": re.sub('"median": [0-9.]+', '"median": NaN', text),
+        "huge.json": re.sub('"median": [0-9.]+', '"median": 1e999', text),
+        "true.json": text.replace('"version": 1,', '"version": true,'),
+        "two.json": text.replace('"version": 1,', '"version": 2,'),
+    }.items():
+        assert changed != text
+        Path(name).write_text(changed, encoding="utf-8")
+        assert cli("bench", "show", name).code == 3
+    Path("rows.json").write_text(text.replace("prompt.txt", "a\\u001b[31m\\nb"), encoding="utf-8")
+    assert re.search(r"^a\\x1b\[31m\\nb ", cli("bench", "show", "rows.json").out, re.MULTILINE)
+    twice = cli("bench", "compare", str(good), str(good), "--json")
+    assert list(twice.json["records"]) == [str(good)]
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/prompt.txt", "a" * 300])
+def test_no_such_workload(cli: Cli, name: str) -> None:
+    result = cli("bench", TARGET, "--workload", name)
+    assert result.code == 2
+    assert "no workload and no file" in result.err
+
+
+@pytest.mark.parametrize(
+    "path", ["prompt.txt/a.toml", f"{'a' * 300}.toml", "folder.toml", "/dev/null/a.toml"]
+)
+def test_tune_finds_out_first_that_it_cannot_write(
+    cli: Cli, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gguf_spec.tune.search", None)
+    Path("folder.toml").mkdir()
+    result = cli("tune", *WHAT, "--force", "-o", path)
+    assert result.code == 3
+    assert "cannot be written" in result.err
+    assert sorted(Path.cwd().iterdir()) == [
+        Path("folder.toml").absolute(),
+        Path("prompt.txt").absolute(),
+    ]
+
+
+def test_tune_shows_what_it_cannot_write(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes, *, force: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gguf_spec.cli.new_profile._write_whole", full)
+    result = cli("tune", *WHAT, "--spec-type", "ngram-simple", "--repeat", "5", "-o", "a.toml")
+    assert result.code == 3
+    assert "tried, best first" in result.out
+    assert "No space left" in result.err
+    assert not Path("a.toml").exists()
+
+
+def test_tune_decodes_as_it_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line decides over the workload, and what does not fit is left out."""
+    import gguf_spec.tune
+    from gguf_spec.bench.runner import Runner
+
+    search, seen = gguf_spec.tune.search, []
+
+    def watched(runner: Runner, *arguments: Any, **named: Any) -> Any:
+        seen.append(runner)
+        return search(runner, *arguments, **named)
+
+    monkeypatch.setattr("gguf_spec.tune.search", watched)
+    more = ("--temp", "0.5", "--seed", "7", "--spec-type", "ngram-cache", "--repeat", "5")
+    result = cli("tune", TARGET, "-t", "1", "-c", "250", "-n", "4", *more, "-o", "a.toml")
+    assert result.code == 0
+    assert "not measured: extract" in result.err
+    (runner,) = seen
+    assert len(runner.conversations) < len(WORKLOADS)
+    for conversation in runner.conversations:
+        assert conversation.prompts[0].params.sampling.temperature == 0.5
+        assert conversation.prompts[0].params.sampling.seed == 7
+    assert "extract" not in Path("a.toml").read_text(encoding="utf-8")

@@ -150,3 +150,30 @@ def test_the_penalties_look_back_at_everything(tiny: Cli) -> None:
     assert tiny(*arguments, "--set", "sampling.penalty_last_n=-1").json["tokens"] == plain["tokens"]
     few = tiny(*arguments, "--set", "sampling.penalty_last_n=4").json["tokens"]
     assert len(set(few)) < len(few)
+
+
+@pytest.mark.parametrize("variable", ["HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS"])
+def test_folders_in_homes_of_nobody(
+    cli: Cli, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is there, and a variable that is wrong for others stops nobody here."""
+    monkeypatch.setenv(variable, f"{NO_HOME}/x")
+    result = cli("models", "--json")
+    assert result.code == 0
+    assert isinstance(result.json["models"], list)
+
+
+def test_a_folder_of_models_in_a_home_of_nobody(cli: Cli) -> None:
+    result = cli("models", f"{NO_HOME}/x")
+    assert result.code == 3
+    assert "is no folder" in result.err
+
+
+def test_records_go_home(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves ``--output=~/x`` as it is."""
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    Path("prompt.txt").write_text("x y z", encoding="utf-8")
+    more = ("-t", "1", "-c", "300", "-n", "2", "--repeat", "1", "--spec-type", "ngram-simple")
+    result = cli("bench", TARGET, *more, "--workload", "prompt.txt", "--output=~/x")
+    assert result.code == 0
+    assert len(list(Path("home/x").glob("*.json"))) == 1

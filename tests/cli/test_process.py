@@ -243,3 +243,20 @@ def test_interrupt_ends_a_scripted_chat() -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_a_second_interrupt_before_the_first_is_told() -> None:
+    """Two of them in one moment, as a shell and a supervisor send them: it is told once."""
+    code = (
+        "import os, signal, sys\n"
+        "from gguf_spec.cli import app\n"
+        "def interrupted(arguments):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "app.run_cli = interrupted\n"
+        "app.main()\n"
+    )
+    command = [sys.executable, "-c", code, "bench", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert json.loads(done.stdout)["error"]["type"] == "KeyboardInterrupt"
+    assert done.stderr == "error: interrupted\n"
