@@ -25,6 +25,8 @@ _BASE_RATE = 0.2  # how much of a surprise is the machine's
 _RATIO_RATE = 0.1  # and how much of it is news of the curve
 _LEAST_SECONDS = 1e-9  # what a clock cannot tell from nothing
 _MOST_RATIO = 9999.0  # no batch costs more
+_STRANGE = 1.3  # times the warm-up's ratio: a busy machine, or news
+_DOUBT_AFTER = 64  # plain tokens after which strange ratios are doubted
 _MOST = math.log(2.0)  # a surprise is not taken for more than this: it may be another program's
 
 
@@ -33,12 +35,19 @@ class CostCurve:
 
     ``base`` is the time of a single token now, None before the first measurement. Ratios are kept
     for each of the depths' classes; a class without any borrows from the nearest shallower one.
+
+    Ratios that a bad minute has raised far above the warm-up's would stop drafts for good, because
+    nothing measures them again: while nothing but single tokens is decoded they come back, little
+    by little, to where trying them once more is a small risk.
     """
 
     def __init__(self) -> None:
         self.base: float | None = None
         self._n_single = 1
         self._ratios: dict[int, dict[int, float]] = {}
+        self._warm: dict[int, dict[int, float]] = {}
+        """What the warm-up has found."""
+        self._n_plain = 0
         self._lines: dict[int, tuple[list[int], list[float]]] = {}
         self._bounds: dict[tuple[int, int], tuple[float, float]] = {}
 
@@ -99,7 +108,11 @@ class CostCurve:
         if width == 1:
             self._n_single += 1
             self.base *= math.exp(max(_BASE_RATE, 1.0 / self._n_single) * surprise)
+            self._n_plain += 1
+            if self._n_plain % _DOUBT_AFTER == 0:
+                self._doubt_strange()
             return surprise
+        self._n_plain = 0
         which = _depth_class(depth)
         known = width in self._line(which)[0]
         if known:
@@ -116,6 +129,7 @@ class CostCurve:
         base = self.base = min(max(_LEAST_SECONDS, seconds[1]), MOST_SECONDS)
         ratios = {width: min(max(1.0, time / base), _MOST_RATIO) for width, time in seconds.items()}
         self._ratios[_depth_class(depth)] = ratios
+        self._warm[_depth_class(depth)] = dict(ratios)
         self._forget()
 
     def record(self) -> dict[str, dict[str, float]]:
@@ -139,9 +153,19 @@ class CostCurve:
                 ):
                     raise ValueError
                 curve._ratios[int(which)] = read
+                curve._warm[int(which)] = dict(read)
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError("no cost curve") from error
         return curve
+
+    def _doubt_strange(self) -> None:
+        """Bring what is far above the warm-up's ratios half of the way back."""
+        for which, warm in self._warm.items():
+            ratios = self._ratios[which]
+            for width, ratio in warm.items():
+                if ratios[width] > _STRANGE * ratio:
+                    ratios[width] = math.sqrt(ratios[width] * _STRANGE * ratio)
+        self._forget()
 
     def _forget(self) -> None:
         """The ratios have changed."""

@@ -131,3 +131,29 @@ def test_a_record_is_the_curve_without_its_base(steps: list[tuple[int, int, floa
 def test_what_is_no_record_is_refused(record: object) -> None:
     with pytest.raises(ValueError, match="no cost curve"):
         CostCurve.from_record(record)  # type: ignore[arg-type]
+
+
+def test_what_a_bad_minute_has_raised_comes_back_while_nothing_is_drafted() -> None:
+    curve = CostCurve()
+    curve.set_curve(0, {1: 0.01, 4: 0.02, 8: 0.03})
+    for _ in range(40):
+        curve.observe(8, 100, 0.3)  # another program
+    raised = curve.ratio(8)
+    assert raised > 6.0
+    for _ in range(63):
+        curve.observe(1, 100, 0.01)
+    assert curve.ratio(8) == raised
+    for _ in range(640):
+        curve.observe(1, 100, 0.01)
+    assert curve.ratio(8) == pytest.approx(1.3 * 3.0, rel=0.01)
+    assert curve.ratio(4) == 2.0
+
+
+def test_what_is_a_little_dearer_than_in_the_warm_up_stays_so() -> None:
+    curve = CostCurve()
+    curve.set_curve(0, {1: 0.01, 4: 0.02})
+    for _ in range(100):
+        curve.observe(4, 100, 0.025)
+    for _ in range(640):
+        curve.observe(1, 100, 0.01)
+    assert curve.ratio(4) == pytest.approx(2.5, rel=0.01)
