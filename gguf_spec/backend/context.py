@@ -61,6 +61,8 @@ class LlamaContext:
         self.n_batch = min(self.n_batch, int(api.llama_n_batch(handle)))
         self.n_ubatch = min(self.n_ubatch, int(api.llama_n_ubatch(handle)), self.n_batch)
         self._batch = Batch(api, self.n_batch)
+        # Rows that see each other have to be computed together.
+        self._most_rows = self.n_batch if params.causal else self.n_ubatch
         self._states = HiddenStates(self.model, handle, params.layers, own=params.own_states)
         self._row_type = ctypes.c_float * self.n_vocab
         self._end_tokens: dict[int, bool] = {}
@@ -71,6 +73,8 @@ class LlamaContext:
         self._synchronized = True
         self._head = 0
         self._decode = api.llama_decode
+        self._encode = api.llama_encode
+        self._remove = api.llama_memory_seq_rm
         # Addresses as plain integers: a ctypes pointer object costs more than the call itself.
         address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
         self._logits_at = address(ctypes.cast(api.llama_get_logits_ith, ctypes.c_void_p).value or 0)
@@ -149,6 +153,23 @@ class LlamaContext:
         self._compute([run], n, raw)
         del alive
 
+    def decode_next(self, seq: int, position: int, token: int, row: int) -> NDArray[np.float32]:
+        """Decode ``token`` of ``seq`` at ``position`` beside the draft head's own state at batch
+        row ``row``; its logits. A step of a draft: ``decode_states`` of ``own_state``, then
+        ``logits``, without an array made in between.
+
+        Raises:
+            NoSlotError, BackendError: as ``decode_states`` and ``own_state``.
+        """
+        width = self._state_width
+        if width != self.model.n_embd_out:
+            raise BackendError(f"own states of width {self.model.n_embd_out}, wanted {width}")
+        self._synchronize()
+        state = self._states.own_address(row)
+        run = Run(seq, position, (token,), 1)
+        self._compute((run,), 1, self._batch.one_with_state(run, state, width))
+        return self.logits(0)
+
     def _choose_head(self, head: int) -> None:
         """Make ``head`` the MTP head of further decodes; libllama aborts on one that is not there.
 
@@ -176,21 +197,26 @@ class LlamaContext:
         # The encoder does not use positions, but libllama wants them to continue those cached.
         run = Run(0, self._length(0), [0] * n, n)
         raw, alive = self._batch.with_states(run, states, with_tokens=False)
+        place = self._states.encoder_place()
         begun = perf_counter()
-        result = self._api.llama_encode(self.handle, raw)
-        self._api.llama_synchronize(self.handle)
-        del alive
+        result = self._encode(self.handle, raw)
+        address = 0 if result else place()  # waits for the computation
         self.busy_seconds += perf_counter() - begun
+        del alive
         if result:
             raise BackendError(f"llama_encode failed with code {result} on {n} rows")
         self._states.computed = n
-        return self._states.rows_of_encoder(n)
+        return self._states.rows_of_encoder(address, n)
 
     def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
         """The hidden states ``layers`` of ``n`` tokens from batch row ``row`` on, side by side;
         see ``StatesContext.states``."""
-        self._synchronize()
-        return self._states.rows(layers, row, n)
+        places = self._states.places(layers, row, n)
+        begun = perf_counter()
+        addresses = [place() for place in places]  # the first one waits for the computation
+        self.busy_seconds += perf_counter() - begun
+        self._synchronized = True
+        return self._states.rows(layers, addresses, row, n)
 
     def own_state(self, row: int) -> NDArray[np.float32]:
         """A draft head's own state at batch row ``row``, which has logits; shape [n_embd_out], a
@@ -235,7 +261,10 @@ class LlamaContext:
             if back >= self._last_width.get(seq, 0) and back > 0:
                 return False
             self._last_width[seq] = 0 if back > 0 else self._last_width.get(seq, 0)
-        return bool(self._api.llama_memory_seq_rm(self._memory, seq, start, -1))
+        begun = perf_counter()  # the longer the context, the more cells are looked at
+        removed = self._remove(self._memory, seq, start, -1)
+        self.busy_seconds += perf_counter() - begun
+        return bool(removed)
 
     def save(self, seq: int) -> object:
         """A checkpoint of what cannot be cut back: recurrent state, sliding windows."""
@@ -313,8 +342,8 @@ class LlamaContext:
 
     def _compute(self, runs: Sequence[Run], n: int, raw: Any) -> None:
         """``llama_decode`` of the batch ``raw``, which holds ``runs``: ``n`` rows."""
-        if not self.params.causal and n > self.n_ubatch:
-            raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
+        if n > self._most_rows:
+            raise BackendError(f"{n} rows that see each other, at most {self._most_rows} can be")
         handle = self._handle or self.handle
         begun = perf_counter()
         result = self._decode(handle, raw)

@@ -81,10 +81,10 @@ class Assistant:
     def _continue(self, draws: Draws, state: Rows, limit: int) -> None:
         context, history, tokens = self._context, self._history, draws.tokens
         position, token = len(history) - 1, history[-1]
-        while len(tokens) < limit and not (tokens and context.is_end(token)):
-            context.decode_states(Run(self._seq, position, [token], 1), state)
-            chosen = draws.next(context.logits(0))
-            if chosen is None:
+        context.decode_states(Run(self._seq, position, [token], 1), state)
+        logits = context.logits(0)
+        while True:
+            chosen = draws.next(logits)
+            if chosen is None or len(tokens) == limit or context.is_end(chosen):
                 break
-            token = chosen
-            state = context.own_state(0).reshape(1, -1)
+            logits = context.decode_next(self._seq, position, chosen, 0)

@@ -25,6 +25,9 @@ from gguf_spec.sampling import Row, Sampler
 
 Rows = NDArray[np.float32]
 
+# Drafts drop rows and add rows; with this many to spare they are seldom moved.
+_SPARE_ROWS = 64
+
 
 class HeadContext(Protocol):
     """The context of a draft head: a cache of pairs of one or more sequences."""
@@ -34,6 +37,10 @@ class HeadContext(Protocol):
 
     def decode_states(self, run: Run, states: Rows, *, with_tokens: bool = True) -> None:
         """Append ``run`` to its sequence, each token with its row of ``states``."""
+
+    def decode_next(self, seq: int, position: int, token: int, row: int) -> Row:
+        """Append ``token`` to ``seq`` beside the head's own state at row ``row`` of the last
+        decode; its logits, shape [n_vocab]. They are those of row 0 from now on."""
 
     def logits(self, row: int) -> Row:
         """Logits of row ``row`` of the last decode, shape [n_vocab]."""
@@ -57,6 +64,8 @@ class RowBuffer:
     def __init__(self) -> None:
         self.start = 0
         self._n = 0
+        self._first = 0
+        """Where in the array the row of ``start`` lies: what is dropped is not moved over."""
         self._data: Rows = np.empty((0, 0), np.float32)
 
     @property
@@ -71,19 +80,18 @@ class RowBuffer:
             self._n = start - self.start
         else:
             self.start, self._n = start, 0
-        end = self._n + len(rows)
-        if end > len(self._data):
-            grown = np.empty((2 * end, rows.shape[1]), np.float32)
-            if self._n:
-                grown[: self._n] = self._data[: self._n]
-            self._data = grown
-        self._data[self._n : end] = rows
-        self._n = end
+        n = self._n + len(rows)
+        if self._first + n > len(self._data):
+            self._make_room(n, rows.shape[1])
+        end = self._first + n
+        self._data[end - len(rows) : end] = rows
+        self._n = n
 
     def get(self, start: int, end: int) -> Rows:
         """Rows of positions ``start`` to ``end``, exclusive, all of which are there: a view."""
         assert self.start <= start <= end <= self.end
-        return self._data[start - self.start : end - self.start]
+        shift = self._first - self.start
+        return self._data[start + shift : end + shift]
 
     def cut(self, end: int) -> None:
         """Forget positions from ``end`` on."""
@@ -93,9 +101,16 @@ class RowBuffer:
         """Forget positions before ``start``."""
         gone = min(start - self.start, self._n)
         if gone > 0:
-            kept = self._n - gone
-            self._data[:kept] = self._data[gone : self._n]
-            self.start, self._n = self.start + gone, kept
+            self.start, self._n, self._first = self.start + gone, self._n - gone, self._first + gone
+
+    def _make_room(self, n: int, width: int) -> None:
+        """Move the rows to the front of an array that has room for ``n``."""
+        kept = self._data[self._first : self._first + self._n]
+        if 2 * n > len(self._data):
+            self._data = np.empty((2 * n + _SPARE_ROWS, width), np.float32)
+        if self._n:
+            self._data[: self._n] = kept
+        self._first = 0
 
 
 class HeadDrafter:
@@ -209,14 +224,14 @@ class HeadDrafter:
         context = self._context
         while last + 1 - self._n_pairs > context.n_ubatch:
             self._decode(self._n_pairs + context.n_ubatch)
-        state = self._decode(last + 1, outputs=True)
+        self._decode(last + 1, outputs=True)
+        logits = context.logits(0)
         while True:
-            token = draws.next(context.logits(0))
+            token = draws.next(logits)
             n = len(draws.tokens)
             if token is None or n == limit or context.is_end(token):
                 break
-            state = context.own_state(0).reshape(1, -1)
-            context.decode_states(Run(self._seq, last + n, [token], 1), state)
+            logits = context.decode_next(self._seq, last + n, token, 0)
         self._n_pairs = last + 1 + n  # at most
         self._keep_pairs(last + 1)
         self._rows.drop(len(self._history) - 2)

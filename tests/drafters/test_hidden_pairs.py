@@ -101,6 +101,10 @@ class ToyHead:
         assert row < self._outputs
         return np.array([-1.0, -1.0], np.float32)
 
+    def decode_next(self, seq: int, position: int, token: int, row: int) -> NDArray[np.float32]:
+        self.decode_states(Run(seq, position, [token], 1), self.own_state(row).reshape(1, -1))
+        return self.logits(0)
+
     def is_end(self, token: int) -> bool:
         return token == END
 
