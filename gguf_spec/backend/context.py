@@ -74,6 +74,7 @@ class LlamaContext:
         self._head = 0
         self._decode = api.llama_decode
         self._encode = api.llama_encode
+        self._newest = api.llama_memory_seq_pos_max
         self._remove = api.llama_memory_seq_rm
         # Addresses as plain integers: a ctypes pointer object costs more than the call itself.
         address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
@@ -164,7 +165,8 @@ class LlamaContext:
         width = self._state_width
         if width != self.model.n_embd_out:
             raise BackendError(f"own states of width {self.model.n_embd_out}, wanted {width}")
-        self._synchronize()
+        if not self._synchronized:
+            self._synchronize()
         state = self._states.own_address(row)
         run = Run(seq, position, (token,), 1)
         self._compute((run,), 1, self._batch.one_with_state(run, state, width))
@@ -208,7 +210,9 @@ class LlamaContext:
         self._states.computed = n
         return self._states.rows_of_encoder(address, n)
 
-    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+    def states(
+        self, layers: Sequence[int], row: int, n: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """The hidden states ``layers`` of ``n`` tokens from batch row ``row`` on, side by side;
         see ``StatesContext.states``."""
         places = self._states.places(layers, row, n)
@@ -216,7 +220,7 @@ class LlamaContext:
         addresses = [place() for place in places]  # the first one waits for the computation
         self.busy_seconds += perf_counter() - begun
         self._synchronized = True
-        return self._states.rows(layers, addresses, row, n)
+        return self._states.rows(layers, addresses, row, n, out)
 
     def own_state(self, row: int) -> NDArray[np.float32]:
         """A draft head's own state at batch row ``row``, which has logits; shape [n_embd_out], a
@@ -380,7 +384,7 @@ class LlamaContext:
         return view
 
     def _length(self, seq: int) -> int:
-        return int(self._api.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        return int(self._newest(self._memory, seq)) + 1
 
     def _make(self) -> int:
         p = self.params

@@ -67,6 +67,7 @@ class RowBuffer:
         self._first = 0
         """Where in the array the row of ``start`` lies: what is dropped is not moved over."""
         self._data: Rows = np.empty((0, 0), np.float32)
+        self._room: Rows | None = None
 
     @property
     def end(self) -> int:
@@ -76,16 +77,34 @@ class RowBuffer:
     def put(self, start: int, rows: Rows) -> None:
         """Rows of positions ``start`` on, shape [n, width], in place of what was there and after.
         Where they do not continue what is there, that is forgotten."""
-        if self.start <= start <= self.end:
+        n = len(rows)
+        if rows is not self._room:
+            self._reserve(start, n, rows.shape[1])[:] = rows
+        self._room = None
+        self._n += n
+
+    def room(self, start: int, n: int) -> Rows | None:
+        """Where ``put`` would write ``n`` rows of positions ``start`` on: what is written there
+        and then put is not copied. What was there and after is forgotten. None before the first
+        rows came, whose width is unknown."""
+        width = self._data.shape[1]
+        self._room = self._reserve(start, n, width) if width else None
+        return self._room
+
+    def _reserve(self, start: int, n: int, width: int) -> Rows:
+        if self.start <= start <= self.start + self._n:
             self._n = start - self.start
         else:
             self.start, self._n = start, 0
-        n = self._n + len(rows)
-        if self._first + n > len(self._data):
-            self._make_room(n, rows.shape[1])
-        end = self._first + n
-        self._data[end - len(rows) : end] = rows
-        self._n = n
+        begin = self._first + self._n
+        if begin + n > len(self._data):
+            kept = self._data[self._first : begin]
+            if 2 * (self._n + n) > len(self._data):
+                self._data = np.empty((2 * (self._n + n) + _SPARE_ROWS, width), np.float32)
+            if self._n:
+                self._data[: self._n] = kept
+            self._first, begin = 0, self._n
+        return self._data[begin : begin + n]
 
     def get(self, start: int, end: int) -> Rows:
         """Rows of positions ``start`` to ``end``, exclusive, all of which are there: a view."""
@@ -102,15 +121,6 @@ class RowBuffer:
         gone = min(start - self.start, self._n)
         if gone > 0:
             self.start, self._n, self._first = self.start + gone, self._n - gone, self._first + gone
-
-    def _make_room(self, n: int, width: int) -> None:
-        """Move the rows to the front of an array that has room for ``n``."""
-        kept = self._data[self._first : self._first + self._n]
-        if 2 * n > len(self._data):
-            self._data = np.empty((2 * n + _SPARE_ROWS, width), np.float32)
-        if self._n:
-            self._data[: self._n] = kept
-        self._first = 0
 
 
 class HeadDrafter:
@@ -167,8 +177,9 @@ class HeadDrafter:
 
     def observe(self, target: ModelContext, run: Run) -> None:
         """Take the target's states of ``run``, those of a draft included."""
-        states = cast(StatesContext, target).states(self.needs, run.row, len(run.tokens))
-        self._rows.put(run.start, states)
+        rows, n = self._rows, len(run.tokens)
+        room = rows.room(run.start, n)
+        rows.put(run.start, cast(StatesContext, target).states(self.needs, run.row, n, room))
         if not run.n_outputs:
             self._flush(run.start + len(run.tokens))
 

@@ -56,10 +56,16 @@ class ToyTarget(ToyContext):
             return True
         return super().remove(seq, start)
 
-    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+    def states(
+        self, layers: Sequence[int], row: int, n: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         assert layers == (7,)
         assert 0 <= row <= row + n <= len(self._states)
-        return np.array(self._states[row : row + n], np.float32)
+        states = np.array(self._states[row : row + n], np.float32)
+        if out is None:
+            return states
+        out[:] = states
+        return out
 
 
 class ToyHead:
