@@ -119,18 +119,16 @@ class Batch:
         raw.n_tokens = n
         return raw, rows
 
-    def one_with_state(self, run: Run, state: int, width: int) -> Any:
-        """A batch of ``run``, one token with an output, beside the ``width`` floats at address
-        ``state``, which are copied: as ``with_states``, for a fraction of its cost."""
-        shape = [(run.seq, 1, 1)]
+    def steps(self, seq: int, width: int) -> tuple[Any, int, Any, Any]:
+        """A batch of one token of ``seq`` with an output beside a state of ``width`` floats: what
+        libllama takes, the address of the state, and the items for the token and its position.
+        What is written there counts; it stays the batch until another one is filled."""
+        shape = [(seq, 1, 1)]
         if self._shape != shape:
-            self._reshape([run], shape, 1)
-        self._token_items[0] = run.tokens[0]
-        self._position_items[0] = run.start
+            self._reshape([Run(seq, 0, [0], 1)], shape, 1)
         few = self._few_rows(width, True)
-        ctypes.memmove(few.address, state, 4 * width)
         few.raw.n_tokens = 1
-        return few.raw
+        return few.raw, few.address, self._token_items, self._position_items
 
     def _repeat_positions(self, n: int) -> None:
         """Without tokens, models with several position axes read one section of ``n`` positions

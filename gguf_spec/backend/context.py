@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ from gguf_spec.hidden_states import ASSISTANT_ARCH, HEAD_ARCHS
 
 _STATE_CALLS = ("get_size", "get_data", "set_data")
 _MOST_VIEWS = 1024
+_FLOAT = ctypes.sizeof(ctypes.c_float)
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
@@ -154,23 +155,51 @@ class LlamaContext:
         self._compute([run], n, raw)
         del alive
 
-    def decode_next(self, seq: int, position: int, token: int, row: int) -> NDArray[np.float32]:
-        """Decode ``token`` of ``seq`` at ``position`` beside the draft head's own state at batch
-        row ``row``; its logits. A step of a draft: ``decode_states`` of ``own_state``, then
-        ``logits``, without an array made in between.
+    def draft_on(
+        self,
+        seq: int,
+        position: int,
+        limit: int,
+        choose: Callable[[NDArray[np.float32]], int | None],
+        stride: int = 1,
+    ) -> None:
+        """Draft up to ``limit`` tokens of ``seq``, from row 0 of the last decode on.
+
+        ``choose`` gives a token for a row of logits, shape [n_vocab], or None to stop. Each one but
+        the last is decoded beside the head's own state before it, the first at ``position``, every
+        further one ``stride`` later. An end token is the last.
+
+        A step is what ``own_state``, ``decode_states`` and ``logits`` do. It is a loop of its own
+        because after a decode no code is left in the processor's caches: what a step costs depends
+        on how much different code it runs through.
 
         Raises:
-            NoSlotError, BackendError: as ``decode_states`` and ``own_state``.
+            NoSlotError, BackendError: as these.
         """
-        width = self._state_width
-        if width != self.model.n_embd_out:
-            raise BackendError(f"own states of width {self.model.n_embd_out}, wanted {width}")
-        if not self._synchronized:
-            self._synchronize()
-        state = self._states.own_address(row)
-        run = Run(seq, position, (token,), 1)
-        self._compute((run,), 1, self._batch.one_with_state(run, state, width))
-        return self.logits(0)
+        row, states, views = self.logits(0), self._states, self._views
+        handle, decode, logits_at = self.handle, self._decode, self._logits_at
+        width, state, own_at = self.model.n_embd_out, states.own_address(0), states.own_place()
+        if width != self._state_width:
+            raise BackendError(f"own states of width {width}, wanted {self._state_width}")
+        raw, place, tokens, positions = self._batch.steps(seq, width)
+        states.computed = 1
+        while True:
+            token = choose(row)
+            limit -= 1
+            if token is None or limit <= 0 or self.is_end(token):
+                return
+            tokens[0], positions[0] = token, position
+            ctypes.memmove(place, state or states.own_address(0), _FLOAT * width)
+            begun = perf_counter()
+            result = decode(handle, raw)
+            address, state = (0, 0) if result else (logits_at(handle, 0), own_at(0))
+            self.busy_seconds += perf_counter() - begun
+            if result or self.n_rollback:
+                self._note((Run(seq, position, (token,), 1),), 1, result)
+                self._synchronized = True
+            view = views.get(address)
+            row = self._view(address, 0) if view is None else view
+            position += stride
 
     def _choose_head(self, head: int) -> None:
         """Make ``head`` the MTP head of further decodes; libllama aborts on one that is not there.
@@ -352,6 +381,10 @@ class LlamaContext:
         begun = perf_counter()
         result = self._decode(handle, raw)
         self.busy_seconds += perf_counter() - begun
+        self._note(runs, n, result)
+
+    def _note(self, runs: Sequence[Run], n: int, result: int) -> None:
+        """Keep track of a decode of ``n`` rows that returned ``result``; raise if it failed."""
         self._synchronized = False
         self._states.computed = 0 if result else n
         if self.n_rollback:

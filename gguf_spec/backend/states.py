@@ -109,6 +109,12 @@ class HiddenStates:
         state: Rows = self._view(self.own_address(row), 1, self._model.n_embd_out)[0]
         return state
 
+    def own_place(self) -> Callable[[int], int]:
+        """What gives ``own_address`` of a row that is known to be there."""
+        if self._own_at is None:
+            raise BackendError("the context does not keep states of its own")
+        return partial(self._own_at, self._context)
+
     def own_address(self, row: int) -> int:
         """Where that state lies until the next decode: n_embd_out floats."""
         if self._own_at is None:

@@ -79,12 +79,7 @@ class Assistant:
         self._rows = RowBuffer()
 
     def _continue(self, draws: Draws, state: Rows, limit: int) -> None:
-        context, history, tokens = self._context, self._history, draws.tokens
-        position, token = len(history) - 1, history[-1]
-        context.decode_states(Run(self._seq, position, [token], 1), state)
-        logits = context.logits(0)
-        while True:
-            chosen = draws.next(logits)
-            if chosen is None or len(tokens) == limit or context.is_end(chosen):
-                break
-            logits = context.decode_next(self._seq, position, chosen, 0)
+        context, history = self._context, self._history
+        position = len(history) - 1
+        context.decode_states(Run(self._seq, position, [history[-1]], 1), state)
+        context.draft_on(self._seq, position, limit, draws.next, stride=0)

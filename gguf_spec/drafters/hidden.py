@@ -12,7 +12,7 @@ once the draft is made: outside of ``draft`` the cache holds nothing but states 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, cast
 
 import numpy as np
@@ -38,9 +38,17 @@ class HeadContext(Protocol):
     def decode_states(self, run: Run, states: Rows, *, with_tokens: bool = True) -> None:
         """Append ``run`` to its sequence, each token with its row of ``states``."""
 
-    def decode_next(self, seq: int, position: int, token: int, row: int) -> Row:
-        """Append ``token`` to ``seq`` beside the head's own state at row ``row`` of the last
-        decode; its logits, shape [n_vocab]. They are those of row 0 from now on."""
+    def draft_on(
+        self,
+        seq: int,
+        position: int,
+        limit: int,
+        choose: Callable[[Row], int | None],
+        stride: int = 1,
+    ) -> None:
+        """Draft up to ``limit`` tokens from row 0 of the last decode on: ``choose`` gives one for
+        a row of logits, or None to stop. Each one but the last, which an end token is, is appended
+        to ``seq`` beside the head's own state before it: at ``position``, then ``stride`` later."""
 
     def logits(self, row: int) -> Row:
         """Logits of row ``row`` of the last decode, shape [n_vocab]."""
@@ -236,14 +244,8 @@ class HeadDrafter:
         while last + 1 - self._n_pairs > context.n_ubatch:
             self._decode(self._n_pairs + context.n_ubatch)
         self._decode(last + 1, outputs=True)
-        logits = context.logits(0)
-        while True:
-            token = draws.next(logits)
-            n = len(draws.tokens)
-            if token is None or n == limit or context.is_end(token):
-                break
-            logits = context.decode_next(self._seq, last + n, token, 0)
-        self._n_pairs = last + 1 + n  # at most
+        context.draft_on(self._seq, last + 1, limit, draws.next)
+        self._n_pairs = last + 1 + len(draws.tokens)  # at most
         self._keep_pairs(last + 1)
         self._rows.drop(len(self._history) - 2)
 
