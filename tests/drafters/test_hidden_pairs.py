@@ -362,7 +362,8 @@ def test_room_in_a_row_buffer() -> None:
         assert room.shape == (n, 2)
         room[:] = value
         if value % 3 == 0:
-            room = room.copy()  # something else is put than what was asked for
+            other = room.copy()  # something else is put than what was asked for
+            room[:], room = -1, other
         buffer.put(at, room)
         same = start <= at <= start + len(kept)
         kept, start = (
