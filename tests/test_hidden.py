@@ -216,6 +216,9 @@ def test_states_are_written_where_they_are_wanted() -> None:
         for wrong in (room[:3], room[:2, :-1]):
             with pytest.raises(BackendError, match=r"states of shape \(2, "):
                 target.states(layers, 1, 2, wrong)
+        target.close()
+        with pytest.raises(BackendError, match="has been closed"):
+            target.states(layers, 1, 2)
 
 
 def test_states_that_a_model_cannot_give_are_refused(tiny_target: LlamaModel) -> None:

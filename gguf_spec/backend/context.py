@@ -244,6 +244,8 @@ class LlamaContext:
     ) -> NDArray[np.float32]:
         """The hidden states ``layers`` of ``n`` tokens from batch row ``row`` on, side by side;
         see ``StatesContext.states``."""
+        if self._handle is None:
+            raise BackendError("the context has been closed")
         places = self._states.places(layers, row, n)
         begun = perf_counter()
         addresses = [place() for place in places]  # the first one waits for the computation

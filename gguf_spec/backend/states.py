@@ -99,7 +99,7 @@ class HiddenStates:
         elif out.shape != (n, total):
             raise BackendError(f"states of shape ({n}, {total}), room for {out.shape}")
         end = 0
-        for part in parts:  # costs a third of a concatenation
+        for part in parts:
             start, end = end, end + part.shape[1]
             out[:, start:end] = part
         return out
