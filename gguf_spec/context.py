@@ -86,9 +86,12 @@ class ModelContext(Protocol):
 class StatesContext(ModelContext, Protocol):
     """A target whose hidden states were switched on, for drafters that compute on them."""
 
-    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+    def states(
+        self, layers: Sequence[int], row: int, n: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         """The states ``layers`` (ids as in ``hidden_states``) of ``n`` tokens from batch row
-        ``row`` of the last decode on, side by side: shape [n, widths summed], a copy.
+        ``row`` of the last decode on, side by side: shape [n, widths summed]. They are copied into
+        ``out``, or into a new array.
 
         Rows of all tokens are there, with logits or without, until the next ``decode``.
         """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gguf_spec.history import History
 from gguf_spec.residual import residual, stands
@@ -12,8 +11,7 @@ from gguf_spec.sampling import Distribution, Drawn, Row, Sampler
 from gguf_spec.sampling.noise import ACCEPT, RESIDUAL
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """``n_accepted`` drafted tokens stand; ``next_token`` is the target's own token after them.
 
     It is ``recovered`` when it replaces a rejected token, ``bonus`` when the whole draft stands.
@@ -103,6 +101,8 @@ def judge(
         return [*recent, *draft[:i]] if lookback else recent
 
     def choose(i: int) -> int:
+        if not lookback:
+            return sampler.sample(logits(row + i), position + i)
         return sampler.sample(logits(row + i), position + i, previous(i))
 
     def target(i: int) -> Distribution:

@@ -142,6 +142,85 @@ def test_states_that_are_not_there_are_refused() -> None:
             head.own_state(3)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafting_on_is_decoding_own_states_step_by_step(kind: str) -> None:
+    with bench(kind, 3, **EXACT) as made:
+        head, start = made.head, len(made.prompt(PROMPTS[0]))
+        prepare_head(made, made.prompt(PROMPTS[0]))
+        rows, tokens = [head.logits(0).copy()], [int(head.logits(0).argmax())]
+        for i in range(4):
+            state = head.own_state(0).reshape(1, -1)
+            head.decode_states(Run(0, start + i, [tokens[-1]], 1), state)
+            rows.append(head.logits(0).copy())
+            tokens.append(int(rows[-1].argmax()))
+
+        seen: list[np.ndarray] = []
+        stop = 0
+
+        def choose(row: np.ndarray) -> int | None:
+            seen.append(row.copy())
+            return int(row.argmax()) if len(seen) < stop else None
+
+        for limit, most, n_decoded in ((5, 9, 4), (1, 9, 0), (9, 3, 2)):
+            seen.clear()
+            stop = most
+            prepare_head(made, made.prompt(PROMPTS[0]))
+            head.logits(0)
+            before = head.busy_seconds
+            head.draft_on(0, start, limit, choose)
+            assert (head.busy_seconds > before) == (n_decoded > 0)
+            assert head._length(0) == start + n_decoded
+            assert len(seen) == n_decoded + 1
+            assert all((a == b).all() for a, b in zip(seen, rows, strict=False))
+
+
+def test_drafting_on_stops_at_an_end_and_is_refused_without_states() -> None:
+    with bench("draft-eagle3", 3) as made:
+        head, length = made.head, len(made.prompt(PROMPTS[0]))
+        prepare_head(made, made.prompt(PROMPTS[0]))
+        end = next(token for token in range(head.n_vocab) if head.is_end(token))
+        chosen = iter([5, end, 6])
+        head.draft_on(0, length, 9, lambda row: next(chosen))
+        assert next(chosen) == 6
+        assert head._length(0) == length + 1
+        head.remove(0, 3)
+        with pytest.raises(BackendError, match="failed with code"):
+            head.draft_on(0, 2, 9, lambda row: 5)  # a position that is taken
+        with pytest.raises(BackendError, match=r"no logits|no state"):
+            head.draft_on(0, 3, 9, lambda row: 5)
+        made.target.decode([Run(0, 0, [5], 1)])
+        with pytest.raises(BackendError, match="does not keep states"):
+            made.target.draft_on(0, 1, 2, lambda row: 5)
+
+
+def prepare_head(made: Bench, prompt: list[int]) -> None:
+    """Decode ``prompt`` on the head, beside states from a seed; the last one has logits."""
+    head = made.head
+    head.clear(0)
+    shape = len(prompt), head._state_width
+    states = np.random.default_rng(1).standard_normal(shape, np.float32)
+    head.decode_states(Run(0, 0, prompt[:-1], 0), states[:-1])
+    head.decode_states(Run(0, len(prompt) - 1, prompt[-1:], 1), states[-1:])
+
+
+def test_states_are_written_where_they_are_wanted() -> None:
+    with bench("draft-eagle3", 3) as made:
+        target, layers = made.target, made.layers
+        target.decode([Run(0, 0, [5, 6, 7], 1)])
+        states = target.states(layers, 0, 3)
+        room = np.zeros((9, states.shape[1]), np.float32)
+        assert target.states(layers, 1, 2, room[4:6]).base is room
+        assert (room[4:6] == states[1:]).all()
+        assert not room[:4].any()
+        assert not room[6:].any()
+        for wrong in (room[:3], room[:2, :-1]):
+            with pytest.raises(BackendError, match=r"states of shape \(2, "):
+                target.states(layers, 1, 2, wrong)
+        target.close()
+        with pytest.raises(BackendError, match="has been closed"):
+            target.states(layers, 1, 2)
+
+
 def test_states_that_a_model_cannot_give_are_refused(tiny_target: LlamaModel) -> None:
     for layers, message in (
         ((NEXTN,), "last hidden state of qwen3"),

@@ -134,7 +134,9 @@ def test_a_head_that_reads_the_wrong_rows_is_broken(monkeypatch: pytest.MonkeyPa
     """In rounds, not in prompts, its states are of the token before."""
     states = LlamaContext.states
 
-    def off(self: LlamaContext, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+    def off(
+        self: LlamaContext, layers: Sequence[int], row: int, n: int, out: object = None
+    ) -> NDArray[np.float32]:
         rows = states(self, layers, row, n)
         return np.roll(rows, 1, axis=0) if n <= 8 else rows
 

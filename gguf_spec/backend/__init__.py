@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gguf_spec.backend.breakdown import BufferBytes, MemoryAccount
-    from gguf_spec.backend.context import LlamaContext
     from gguf_spec.backend.ggml import Device, list_backends, list_devices, system_info
     from gguf_spec.backend.lib import Lib, load_lib
     from gguf_spec.backend.log import recent_log
     from gguf_spec.backend.model import LlamaModel, ModelParams
     from gguf_spec.backend.params import ContextParams
+    from gguf_spec.backend.states_context import LlamaContext
 
 __all__ = [
     "BufferBytes",
@@ -33,12 +33,12 @@ __all__ = [
 ]
 _MODULES = {
     "breakdown": ("BufferBytes", "MemoryAccount"),
-    "context": ("LlamaContext",),
     "ggml": ("Device", "list_backends", "list_devices", "system_info"),
     "lib": ("Lib", "load_lib"),
     "log": ("recent_log",),
     "model": ("LlamaModel", "ModelParams"),
     "params": ("ContextParams",),
+    "states_context": ("LlamaContext",),
 }
 
 

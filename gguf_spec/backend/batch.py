@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,14 @@ from gguf_spec.errors import BackendError
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 _INTS = ctypes.POINTER(ctypes.c_int32)
 _FEW = 8
+
+
+class _FewRows(NamedTuple):
+    """Room for a few rows of states: a ``llama_batch`` over it, itself, and its address."""
+
+    raw: Any
+    rows: NDArray[np.float32]
+    address: int
 
 
 class Batch:
@@ -36,12 +44,12 @@ class Batch:
         raw.logits = self._outputs.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self.raw = raw
         self._api = api
-        self._few: dict[tuple[int, bool], tuple[Any, NDArray[np.float32]]] = {}
+        self._few: dict[tuple[int, bool], _FewRows] = {}
         self._size = size
         self._shape: list[tuple[int, int, int]] = []
-        items = ctypes.c_int32 * size
-        self._token_items = items.from_address(self._tokens.ctypes.data)
-        self._position_items = items.from_address(self._positions.ctypes.data)
+        self._token_items = (ctypes.c_int32 * size).from_address(self._tokens.ctypes.data)
+        positions = ctypes.c_int32 * (4 * size)
+        self._position_items = positions.from_address(self._positions.ctypes.data)
 
     def fill(self, runs: Sequence[Run]) -> int:
         """Make ``runs`` the batch, one after the other; the number of rows.
@@ -59,11 +67,7 @@ class Batch:
         if n > self._size:
             raise BackendError(f"a batch of {n} rows, the context takes {self._size}")
         if shape != self._shape:
-            self._shape = []
-            for run in runs:
-                self._flag(run)
-            self._shape = shape
-            self.raw.n_tokens = n
+            self._reshape(runs, shape, n)
         tokens, positions = self._token_items, self._position_items
         for run in runs:
             row, start = run.row, run.start
@@ -76,6 +80,14 @@ class Batch:
                 self._tokens[row:end] = run.tokens
                 self._positions[row:end] = self._counting[: end - row] + start
         return n
+
+    def _reshape(self, runs: Sequence[Run], shape: list[tuple[int, int, int]], n: int) -> None:
+        """Make ``shape`` that of the batch: (sequence, rows, outputs) of each run."""
+        self._shape = []
+        for run in runs:
+            self._flag(run)
+        self._shape = shape
+        self.raw.n_tokens = n
 
     def _flag(self, run: Run) -> None:
         """Write which sequence the rows of ``run`` belong to, and which of them have outputs."""
@@ -95,24 +107,49 @@ class Batch:
         """
         n = self.fill([run])
         if not with_tokens:
-            # Without tokens, models with several position axes read one section after the other:
-            # for text p, p, p and 0. With one axis the first section alone is read.
-            positions = self._positions
-            positions[n : 2 * n] = positions[2 * n : 3 * n] = positions[:n]
-            positions[3 * n : 4 * n] = 0
+            self._repeat_positions(n)
         if n > _FEW:
             rows = np.ascontiguousarray(states, np.float32)
             raw = self._beside(rows, with_tokens=with_tokens)
         else:
             # Asking numpy for an address costs more than copying a few rows to one that is known.
-            key = states.shape[1], with_tokens
-            if key not in self._few:
-                rows = np.empty((_FEW, key[0]), np.float32)
-                self._few[key] = self._beside(rows, with_tokens=with_tokens), rows
-            raw, rows = self._few[key]
+            few = self._few_rows(states.shape[1], with_tokens)
+            raw, rows = few.raw, few.rows
             rows[:n] = states
         raw.n_tokens = n
         return raw, rows
+
+    def steps(self, seq: int, width: int) -> tuple[Any, int, Any, Any]:
+        """A batch of one token of ``seq`` with an output beside a state of ``width`` floats: what
+        libllama takes, the address of the state, and the items for the token and its position.
+        What is written there counts; it stays the batch until another one is filled."""
+        shape = [(seq, 1, 1)]
+        if self._shape != shape:
+            self._reshape([Run(seq, 0, [0], 1)], shape, 1)
+        few = self._few_rows(width, True)
+        few.raw.n_tokens = 1
+        return few.raw, few.address, self._token_items, self._position_items
+
+    def _repeat_positions(self, n: int) -> None:
+        """Without tokens, models with several position axes read one section of ``n`` positions
+        after the other: for text p, p, p and 0. With one axis the first section alone is read."""
+        if n <= _FEW:
+            items = self._position_items
+            for i in range(n):
+                items[n + i] = items[2 * n + i] = items[i]
+                items[3 * n + i] = 0
+            return
+        positions = self._positions
+        positions[n : 2 * n] = positions[2 * n : 3 * n] = positions[:n]
+        positions[3 * n : 4 * n] = 0
+
+    def _few_rows(self, width: int, with_tokens: bool) -> _FewRows:
+        few = self._few.get((width, with_tokens))
+        if few is None:
+            rows = np.empty((_FEW, width), np.float32)
+            raw = self._beside(rows, with_tokens=with_tokens)
+            few = self._few[width, with_tokens] = _FewRows(raw, rows, rows.ctypes.data)
+        return few
 
     def _beside(self, rows: NDArray[np.float32], *, with_tokens: bool) -> Any:
         """A ``llama_batch`` over our arrays and ``rows``."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +23,13 @@ from gguf_spec.hidden_states import ASSISTANT_ARCH, HEAD_ARCHS
 
 _STATE_CALLS = ("get_size", "get_data", "set_data")
 _MOST_VIEWS = 1024
+_Context = TypeVar("_Context", bound="TokenContext")
 _PARTIAL_ONLY = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
-class LlamaContext:
-    """A context of ``model``. Implements ``gguf_spec.context.ModelContext``.
+class TokenContext:
+    """A context of ``model`` that decodes tokens: what ``LlamaContext`` is but for hidden states.
+    Implements ``gguf_spec.context.ModelContext``.
 
     Raises (constructor):
         BackendError: libllama could not make the context.
@@ -61,6 +62,8 @@ class LlamaContext:
         self.n_batch = min(self.n_batch, int(api.llama_n_batch(handle)))
         self.n_ubatch = min(self.n_ubatch, int(api.llama_n_ubatch(handle)), self.n_batch)
         self._batch = Batch(api, self.n_batch)
+        # Rows that see each other have to be computed together.
+        self._most_rows = self.n_batch if params.causal else self.n_ubatch
         self._states = HiddenStates(self.model, handle, params.layers, own=params.own_states)
         self._row_type = ctypes.c_float * self.n_vocab
         self._end_tokens: dict[int, bool] = {}
@@ -71,6 +74,9 @@ class LlamaContext:
         self._synchronized = True
         self._head = 0
         self._decode = api.llama_decode
+        self._encode = api.llama_encode
+        self._newest = api.llama_memory_seq_pos_max
+        self._remove = api.llama_memory_seq_rm
         # Addresses as plain integers: a ctypes pointer object costs more than the call itself.
         address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
         self._logits_at = address(ctypes.cast(api.llama_get_logits_ith, ctypes.c_void_p).value or 0)
@@ -92,14 +98,6 @@ class LlamaContext:
             raise BackendError("the context has been closed")
         return self._handle
 
-    @functools.cached_property
-    def _state_width(self) -> int:
-        return self.model.n_embd_states(mtp=self.params.mtp)
-
-    @functools.cached_property
-    def _feature_width(self) -> int:
-        return self.model.n_embd_features
-
     @property
     def has_window(self) -> bool:
         """Whether the cache gives up cells behind a sliding window."""
@@ -117,86 +115,6 @@ class LlamaContext:
             if run.n_outputs > self.max_width:
                 raise BackendError(f"{run.n_outputs} rows of logits, room for {self.max_width}")
         self._compute(runs, self._batch.fill(runs), self._batch.raw)
-
-    def decode_states(
-        self,
-        run: Run,
-        states: NDArray[np.float32],
-        *,
-        with_tokens: bool = True,
-        head: int | None = None,
-    ) -> None:
-        """Decode ``run`` on a draft head, each token with its row of ``states``, shape [n, width].
-
-        Without tokens the rows alone are decoded; the ids in ``run`` are not looked at. llama.cpp's
-        graphs of EAGLE-3 and DFlash compute every row's logits and states, and copy as many as were
-        asked for from the first on: so all rows have outputs, or none. ``head`` chooses among
-        several MTP heads, whose graphs compute the rows that were asked for.
-
-        Raises:
-            NoSlotError, BackendError: as ``decode``; the shapes do not fit.
-        """
-        n, width = len(run.tokens), self._state_width
-        if states.shape != (n, width):
-            raise BackendError(f"states of shape {states.shape}, wanted ({n}, {width})")
-        some = head is None and run.n_outputs not in (0, n)
-        if some or run.n_outputs > self.max_width:
-            raise BackendError(f"{run.n_outputs} rows of logits of {n}, room for {self.max_width}")
-        if head is not None:
-            self._choose_head(head)
-        run.row = 0
-        raw, alive = self._batch.with_states(run, states, with_tokens=with_tokens)
-        self._compute([run], n, raw)
-        del alive
-
-    def _choose_head(self, head: int) -> None:
-        """Make ``head`` the MTP head of further decodes; libllama aborts on one that is not there.
-
-        Raises:
-            BackendError: there is no such head, or this libllama cannot choose.
-        """
-        if not (self.params.mtp and 0 <= head < self.model.n_layer_nextn):
-            raise BackendError(f"{self.model.path.name} has no MTP head {head}")
-        if head != self._head:
-            self.model.lib.extra("llama_set_nextn_layer_offset")(self.handle, head)
-            self._head = head
-
-    def encode(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What an EAGLE-3 draft makes of the target's states, shape [n, n_embd_features]: rows
-        of its own width, shape [n, n_embd_out]; a view, valid until the next call.
-
-        Raises:
-            BackendError: the shape does not fit, or the computation failed.
-        """
-        n, width = len(states), self._feature_width
-        if states.shape != (n, width) or not 0 < n <= self.n_ubatch:
-            raise BackendError(
-                f"states of shape {states.shape}, wanted (1 to {self.n_ubatch}, {width})"
-            )
-        # The encoder does not use positions, but libllama wants them to continue those cached.
-        run = Run(0, self._length(0), [0] * n, n)
-        raw, alive = self._batch.with_states(run, states, with_tokens=False)
-        begun = perf_counter()
-        result = self._api.llama_encode(self.handle, raw)
-        self._api.llama_synchronize(self.handle)
-        del alive
-        self.busy_seconds += perf_counter() - begun
-        if result:
-            raise BackendError(f"llama_encode failed with code {result} on {n} rows")
-        self._states.computed = n
-        return self._states.rows_of_encoder(n)
-
-    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
-        """The hidden states ``layers`` of ``n`` tokens from batch row ``row`` on, side by side;
-        see ``StatesContext.states``."""
-        self._synchronize()
-        return self._states.rows(layers, row, n)
-
-    def own_state(self, row: int) -> NDArray[np.float32]:
-        """A draft head's own state at batch row ``row``, which has logits; shape [n_embd_out], a
-        view, valid until the next decode."""
-        self._synchronize()
-        return self._states.own(row)
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Logits of batch row ``row``; see ``ModelContext.logits``."""
@@ -235,7 +153,10 @@ class LlamaContext:
             if back >= self._last_width.get(seq, 0) and back > 0:
                 return False
             self._last_width[seq] = 0 if back > 0 else self._last_width.get(seq, 0)
-        return bool(self._api.llama_memory_seq_rm(self._memory, seq, start, -1))
+        begun = perf_counter()  # the longer the context, the more cells are looked at
+        removed = self._remove(self._memory, seq, start, -1)
+        self.busy_seconds += perf_counter() - begun
+        return bool(removed)
 
     def save(self, seq: int) -> object:
         """A checkpoint of what cannot be cut back: recurrent state, sliding windows."""
@@ -300,7 +221,7 @@ class LlamaContext:
             self._api.llama_free(self._handle)
             self._handle = None
 
-    def __enter__(self) -> LlamaContext:
+    def __enter__(self: _Context) -> _Context:
         return self
 
     def __exit__(
@@ -313,12 +234,16 @@ class LlamaContext:
 
     def _compute(self, runs: Sequence[Run], n: int, raw: Any) -> None:
         """``llama_decode`` of the batch ``raw``, which holds ``runs``: ``n`` rows."""
-        if not self.params.causal and n > self.n_ubatch:
-            raise BackendError(f"{n} rows that see each other, at most {self.n_ubatch} can be")
+        if n > self._most_rows:
+            raise BackendError(f"{n} rows that see each other, at most {self._most_rows} can be")
         handle = self._handle or self.handle
         begun = perf_counter()
         result = self._decode(handle, raw)
         self.busy_seconds += perf_counter() - begun
+        self._note(runs, n, result)
+
+    def _note(self, runs: Sequence[Run], n: int, result: int) -> None:
+        """Keep track of a decode of ``n`` rows that returned ``result``; raise if it failed."""
         self._synchronized = False
         self._states.computed = 0 if result else n
         if self.n_rollback:
@@ -351,7 +276,7 @@ class LlamaContext:
         return view
 
     def _length(self, seq: int) -> int:
-        return int(self._api.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        return int(self._newest(self._memory, seq)) + 1
 
     def _make(self) -> int:
         p = self.params
@@ -371,7 +296,7 @@ class LlamaContext:
             raise load_error(f"libllama could not make a context of {p.n_ctx} tokens", mark)
         return int(handle)
 
-    def _check_lender(self, other: LlamaContext) -> None:
+    def _check_lender(self, other: TokenContext) -> None:
         """Refuse a target whose cache an assistant cannot share: libllama empties the list of its
         cells when the assistant's context is made, and sizes it for that context's sequences.
 

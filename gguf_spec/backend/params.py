@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gguf_spec.backend.context import LlamaContext
+    from gguf_spec.backend.states_context import LlamaContext
 
 # ggml's type numbers for what a KV cache may be stored in (ggml.h, enum ggml_type).
 KV_TYPES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from gguf_spec.backend.context import LlamaContext
+from gguf_spec.backend.states_context import LlamaContext
 from gguf_spec.errors import BackendError
 
 _WHOLE = 0  # no LLAMA_STATE_SEQ_FLAGS

@@ -7,7 +7,8 @@ switched on or not computed. So everything is checked here first.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ class HiddenStates:
         self._layers = frozenset(layers)
         self._own = own
         self._views: dict[tuple[int, int, int], Rows] = {}
+        self._places: dict[tuple[int, ...], list[Callable[[], int]]] = {}
         self.computed = 0
         """Rows of the last batch."""
         if own and NEXTN in self._layers:
@@ -55,46 +57,90 @@ class HiddenStates:
         if own or NEXTN in self._layers:
             extra("llama_set_embeddings_nextn")(context, True, own)
         self._extra = extra
+        self._own_at = extra("llama_get_embeddings_nextn_ith") if own else None
 
-    def rows(self, layers: Sequence[int], row: int, n: int) -> Rows:
-        """States of ``n`` rows from ``row`` on, shape [n, widths of ``layers`` summed]: a copy."""
-        unknown = [layer for layer in layers if layer not in self._layers]
-        if unknown:
-            raise BackendError(f"the states of layer {unknown[0]} are not switched on")
+    def places(self, layers: Sequence[int], row: int, n: int) -> list[Callable[[], int]]:
+        """What tells where the states of each of ``layers`` of the last batch lie, when it is
+        called, which waits for the computation; for ``rows``.
+
+        Raises:
+            BackendError: they are not switched on, or the batch had no such rows.
+        """
+        key = tuple(layers)
+        places = self._places.get(key)
+        if places is None:
+            for layer in layers:
+                if layer not in self._layers:
+                    raise BackendError(f"the states of layer {layer} are not switched on")
+            places = self._places[key] = [self._place(layer) for layer in layers]
         if not 0 <= row <= row + n <= self.computed:
             raise BackendError(f"states of rows {row} to {row + n - 1}, computed: {self.computed}")
-        parts = [self._layer(layer, row, n) for layer in layers]
-        return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0].copy()
+        return places
+
+    def rows(
+        self,
+        layers: Sequence[int],
+        addresses: Sequence[int],
+        row: int,
+        n: int,
+        out: Rows | None = None,
+    ) -> Rows:
+        """States of ``n`` rows from ``row`` on, shape [n, widths of ``layers`` summed]: a copy, in
+        ``out`` if that is given. ``addresses`` are those of the layers."""
+        parts, total = [], 0
+        for layer, address in zip(layers, addresses, strict=True):
+            if not address:
+                raise BackendError(f"libllama has no states of layer {layer}")
+            width = self._model.n_embd_out if layer == NEXTN else self._model.n_embd
+            parts.append(self._view(address + _FLOAT * row * width, n, width))
+            total += width
+        if out is None:
+            out = np.empty((n, total), np.float32)
+        elif out.shape != (n, total):
+            raise BackendError(f"states of shape ({n}, {total}), room for {out.shape}")
+        end = 0
+        for part in parts:
+            start, end = end, end + part.shape[1]
+            out[:, start:end] = part
+        return out
 
     def own(self, row: int) -> Rows:
         """The last state of batch row ``row``, which has logits: shape [n_embd_out], a view."""
-        if not self._own:
-            raise BackendError("the context does not keep states of its own")
-        get = self._extra("llama_get_embeddings_nextn_ith")
-        address = get(self._context, row) if 0 <= row < self.computed else None
-        if not address:
-            raise BackendError(f"there is no state of row {row}")
-        state: Rows = self._view(address, 1, self._model.n_embd_out)[0]
+        state: Rows = self._view(self.own_address(row), 1, self._model.n_embd_out)[0]
         return state
 
-    def rows_of_encoder(self, n: int) -> Rows:
-        """What the last ``llama_encode`` of ``n`` rows left: shape [n, n_embd_out], a view."""
-        address = self._extra("llama_get_embeddings_nextn")(self._context)
-        if not self._own or not address:
+    def own_place(self) -> Callable[[int], int]:
+        """What gives ``own_address`` of a row that is known to be there."""
+        if self._own_at is None:
             raise BackendError("the context does not keep states of its own")
+        return partial(self._own_at, self._context)
+
+    def own_address(self, row: int) -> int:
+        """Where that state lies until the next decode: n_embd_out floats."""
+        if self._own_at is None:
+            raise BackendError("the context does not keep states of its own")
+        address = self._own_at(self._context, row) if 0 <= row < self.computed else None
+        if not address:
+            raise BackendError(f"there is no state of row {row}")
+        return int(address)
+
+    def encoder_place(self) -> Callable[[], int]:
+        """What tells where the rows of an encoder lie, when it is called after ``llama_encode``,
+        which waits for the computation; for ``rows_of_encoder``."""
+        if not self._own:
+            raise BackendError("the context does not keep states of its own")
+        return self._place(NEXTN)
+
+    def rows_of_encoder(self, address: int, n: int) -> Rows:
+        """What the last ``llama_encode`` of ``n`` rows left: shape [n, n_embd_out], a view."""
+        if not address:
+            raise BackendError("libllama has no rows of the encoder")
         return self._view(address, n, self._model.n_embd_out)
 
-    def _layer(self, layer: int, row: int, n: int) -> Rows:
-        """``n`` rows of one layer of the last batch from ``row`` on, shape [n, width]: a view."""
+    def _place(self, layer: int) -> Callable[[], int]:
         if layer == NEXTN:
-            address = self._extra("llama_get_embeddings_nextn")(self._context)
-            width = self._model.n_embd_out
-        else:
-            address = self._extra("llama_get_embeddings_layer_inp")(self._context, layer)
-            width = self._model.n_embd
-        if not address:
-            raise BackendError(f"libllama has no states of layer {layer}")
-        return self._view(address + _FLOAT * row * width, n, width)
+            return partial(self._extra("llama_get_embeddings_nextn"), self._context)
+        return partial(self._extra("llama_get_embeddings_layer_inp"), self._context, layer)
 
     def _view(self, address: int, n: int, width: int) -> Rows:
         """``n`` rows of ``width`` floats from ``address`` on. Views are kept: libllama's buffers

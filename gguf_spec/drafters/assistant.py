@@ -79,12 +79,7 @@ class Assistant:
         self._rows = RowBuffer()
 
     def _continue(self, draws: Draws, state: Rows, limit: int) -> None:
-        context, history, tokens = self._context, self._history, draws.tokens
-        position, token = len(history) - 1, history[-1]
-        while len(tokens) < limit and not (tokens and context.is_end(token)):
-            context.decode_states(Run(self._seq, position, [token], 1), state)
-            chosen = draws.next(context.logits(0))
-            if chosen is None:
-                break
-            token = chosen
-            state = context.own_state(0).reshape(1, -1)
+        context, history = self._context, self._history
+        position = len(history) - 1
+        context.decode_states(Run(self._seq, position, [history[-1]], 1), state)
+        context.draft_on(self._seq, position, limit, draws.next, stride=0)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.history import History
 from gguf_spec.sampling import Drawn, Row, Sampler, probability
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """Tokens that may come next, and who says so. An empty draft is plain decoding.
 
     ``match`` is of a draft that was copied: how many tokens before it agree, as far as was looked.
@@ -47,10 +45,17 @@ class Draws:
         self._position = len(history)
         self._recent = history[-sampler.lookback :] if sampler.lookback else []
         self._drawn: list[Drawn] = []
+        # Nothing ends the draft early, and nobody wants to know what a token was drawn from.
+        self._always = p_min <= 0.0 and floor <= 0.0 and not sampler.own_chance
+        self._always = self._always and not sampler.lookback
 
     def next(self, logits: Row) -> int | None:
         """The next token, drawn from ``logits`` of shape [n_vocab]; None ends the draft."""
         n = len(self.tokens)
+        if self._always:
+            token = self._sampler.sample(logits, self._position + n)
+            self.tokens.append(token)
+            return token
         previous = [*self._recent, *self.tokens] if self._recent else self._recent
         drawn = self._sampler.propose(logits, self._position + n, previous, n, self._p_min)
         if drawn is None:

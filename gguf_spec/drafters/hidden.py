@@ -12,7 +12,7 @@ once the draft is made: outside of ``draft`` the cache holds nothing but states 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, cast
 
 import numpy as np
@@ -25,6 +25,9 @@ from gguf_spec.sampling import Row, Sampler
 
 Rows = NDArray[np.float32]
 
+# Drafts drop rows and add rows; with this many to spare they are seldom moved.
+_SPARE_ROWS = 64
+
 
 class HeadContext(Protocol):
     """The context of a draft head: a cache of pairs of one or more sequences."""
@@ -34,6 +37,18 @@ class HeadContext(Protocol):
 
     def decode_states(self, run: Run, states: Rows, *, with_tokens: bool = True) -> None:
         """Append ``run`` to its sequence, each token with its row of ``states``."""
+
+    def draft_on(
+        self,
+        seq: int,
+        position: int,
+        limit: int,
+        choose: Callable[[Row], int | None],
+        stride: int = 1,
+    ) -> None:
+        """Draft up to ``limit`` tokens from row 0 of the last decode on: ``choose`` gives one for
+        a row of logits, or None to stop. Each one but the last, which an end token is, is appended
+        to ``seq`` beside the head's own state before it: at ``position``, then ``stride`` later."""
 
     def logits(self, row: int) -> Row:
         """Logits of row ``row`` of the last decode, shape [n_vocab]."""
@@ -57,7 +72,10 @@ class RowBuffer:
     def __init__(self) -> None:
         self.start = 0
         self._n = 0
+        self._first = 0
+        """Where in the array the row of ``start`` lies: what is dropped is not moved over."""
         self._data: Rows = np.empty((0, 0), np.float32)
+        self._room: Rows | None = None
 
     @property
     def end(self) -> int:
@@ -67,23 +85,40 @@ class RowBuffer:
     def put(self, start: int, rows: Rows) -> None:
         """Rows of positions ``start`` on, shape [n, width], in place of what was there and after.
         Where they do not continue what is there, that is forgotten."""
-        if self.start <= start <= self.end:
+        n = len(rows)
+        if rows is not self._room:
+            self._reserve(start, n, rows.shape[1])[:] = rows
+        self._room = None
+        self._n += n
+
+    def room(self, start: int, n: int) -> Rows | None:
+        """Where ``put`` would write ``n`` rows of positions ``start`` on: what is written there
+        and then put is not copied. What was there and after is forgotten. None before the first
+        rows came, whose width is unknown."""
+        width = self._data.shape[1]
+        self._room = self._reserve(start, n, width) if width else None
+        return self._room
+
+    def _reserve(self, start: int, n: int, width: int) -> Rows:
+        if self.start <= start <= self.start + self._n:
             self._n = start - self.start
         else:
             self.start, self._n = start, 0
-        end = self._n + len(rows)
-        if end > len(self._data):
-            grown = np.empty((2 * end, rows.shape[1]), np.float32)
+        begin = self._first + self._n
+        if begin + n > len(self._data):
+            kept = self._data[self._first : begin]
+            if 2 * (self._n + n) > len(self._data):
+                self._data = np.empty((2 * (self._n + n) + _SPARE_ROWS, width), np.float32)
             if self._n:
-                grown[: self._n] = self._data[: self._n]
-            self._data = grown
-        self._data[self._n : end] = rows
-        self._n = end
+                self._data[: self._n] = kept
+            self._first, begin = 0, self._n
+        return self._data[begin : begin + n]
 
     def get(self, start: int, end: int) -> Rows:
         """Rows of positions ``start`` to ``end``, exclusive, all of which are there: a view."""
         assert self.start <= start <= end <= self.end
-        return self._data[start - self.start : end - self.start]
+        shift = self._first - self.start
+        return self._data[start + shift : end + shift]
 
     def cut(self, end: int) -> None:
         """Forget positions from ``end`` on."""
@@ -93,9 +128,7 @@ class RowBuffer:
         """Forget positions before ``start``."""
         gone = min(start - self.start, self._n)
         if gone > 0:
-            kept = self._n - gone
-            self._data[:kept] = self._data[gone : self._n]
-            self.start, self._n = self.start + gone, kept
+            self.start, self._n, self._first = self.start + gone, self._n - gone, self._first + gone
 
 
 class HeadDrafter:
@@ -152,8 +185,9 @@ class HeadDrafter:
 
     def observe(self, target: ModelContext, run: Run) -> None:
         """Take the target's states of ``run``, those of a draft included."""
-        states = cast(StatesContext, target).states(self.needs, run.row, len(run.tokens))
-        self._rows.put(run.start, states)
+        rows, n = self._rows, len(run.tokens)
+        room = rows.room(run.start, n)
+        rows.put(run.start, cast(StatesContext, target).states(self.needs, run.row, n, room))
         if not run.n_outputs:
             self._flush(run.start + len(run.tokens))
 
@@ -209,15 +243,9 @@ class HeadDrafter:
         context = self._context
         while last + 1 - self._n_pairs > context.n_ubatch:
             self._decode(self._n_pairs + context.n_ubatch)
-        state = self._decode(last + 1, outputs=True)
-        while True:
-            token = draws.next(context.logits(0))
-            n = len(draws.tokens)
-            if token is None or n == limit or context.is_end(token):
-                break
-            state = context.own_state(0).reshape(1, -1)
-            context.decode_states(Run(self._seq, last + n, [token], 1), state)
-        self._n_pairs = last + 1 + n  # at most
+        self._decode(last + 1, outputs=True)
+        context.draft_on(self._seq, last + 1, limit, draws.next)
+        self._n_pairs = last + 1 + len(draws.tokens)  # at most
         self._keep_pairs(last + 1)
         self._rows.drop(len(self._history) - 2)
 

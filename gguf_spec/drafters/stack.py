@@ -50,12 +50,15 @@ class Stack:
         self._reading: dict[int, float] | None = None
         self._n_read = 0
         self._recoveries: list[Recovery] = []
+        self._unsure: dict[int, Unsure] = {}
 
     def start(self, stats: SpecStats) -> None:
         """A generation starts, whose events go into ``stats``."""
         self._stats = stats
         self.seconds = self.rollback_seconds = 0.0
         self._recoveries = [Recovery() for _ in self.drafters]
+        # Asked once: looking a protocol's members up takes longer than all else in a round.
+        self._unsure = {i: d for i, d in enumerate(self.drafters) if isinstance(d, Unsure)}
         self.no_draft()
 
     def reusable(self, prompt: Sequence[int], keep: int) -> int:
@@ -110,8 +113,8 @@ class Stack:
                 continue
             drafter = self.drafters[i]
             try:
-                if isinstance(drafter, Unsure):
-                    drafter.floor = choice.floor
+                if i in self._unsure:
+                    self._unsure[i].floor = choice.floor
                 made = drafter.draft(n_max, self.sampling.sampler(i))
                 tokens = legal(made.tokens[:n_max])
             except Exception as error:
@@ -174,6 +177,8 @@ class Stack:
     def _awake(self) -> Iterator[tuple[int, Drafter]]:
         """The drafters that take part in this generation, with their numbers."""
         resting = self._resting
+        if not resting:
+            return enumerate(self.drafters)
         return ((i, d) for i, d in enumerate(self.drafters) if i not in resting)
 
     def _rebuild(self, i: int) -> None:
@@ -195,6 +200,7 @@ class Stack:
 
     def _drop(self, i: int, error: Exception) -> None:
         drafter = self.drafters[i]
+        self._unsure.pop(i, None)
         kind = drafter.spec_type
         reason = error.message if isinstance(error, GgufSpecError) else repr(error)
         trace = "".join(traceback.format_exception(error))

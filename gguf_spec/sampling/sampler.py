@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -61,9 +61,13 @@ class Sampler:
     One sampler may not be used by two threads at a time.
     """
 
+    own_chance: ClassVar[bool] = False
+    """Whether ``propose`` draws otherwise than ``sample``, and says from what."""
+
     __slots__ = (
         "_adjuster",
         "_ask_later",
+        "_bare",
         "_breaks",
         "_follower",
         "_mirostat",
@@ -93,6 +97,8 @@ class Sampler:
         self.greedy = params.temperature <= 0.0 and (
             params.mirostat != 0 or (not params.excludes and params.dynatemp_range <= 0.0)
         )
+        # Greedy, and nothing changes the logits before.
+        self._bare = self.greedy and not self._adjuster.active and self._follower is None
         self._mirostat = Mirostat(params) if params.mirostat and not self.greedy else None
         # Nothing but the temperature: the mask can wait for the token that is drawn.
         self._ask_later = not (params.filters or params.mirostat or params.excludes or self.greedy)
@@ -113,9 +119,9 @@ class Sampler:
                 be chosen.
         """
         if self.greedy:
-            row = self._adjusted(logits, position, previous)
+            row = logits if self._bare else self._adjusted(logits, position, previous)
             token = int(row.argmax())
-            _check(float(row[token]), position)
+            _check(row.item(token), position)
             return token
         later = self._ask_later
         top, kept, temperature = self._candidates(logits, position, previous, later)
@@ -369,6 +375,7 @@ class OwnSampler(Sampler):
     """Draws drafts by chance of its own, and says from which distribution: see ``residual``."""
 
     __slots__ = ()
+    own_chance = True
 
     def propose(
         self, logits: Row, position: int, previous: Sequence[int], index: int, p_min: float

@@ -56,10 +56,16 @@ class ToyTarget(ToyContext):
             return True
         return super().remove(seq, start)
 
-    def states(self, layers: Sequence[int], row: int, n: int) -> NDArray[np.float32]:
+    def states(
+        self, layers: Sequence[int], row: int, n: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
         assert layers == (7,)
         assert 0 <= row <= row + n <= len(self._states)
-        return np.array(self._states[row : row + n], np.float32)
+        states = np.array(self._states[row : row + n], np.float32)
+        if out is None:
+            return states
+        out[:] = states
+        return out
 
 
 class ToyHead:
@@ -100,6 +106,13 @@ class ToyHead:
     def own_state(self, row: int) -> NDArray[np.float32]:
         assert row < self._outputs
         return np.array([-1.0, -1.0], np.float32)
+
+    def draft_on(self, seq: int, position: int, limit: int, choose: Any, stride: int = 1) -> None:
+        for at in range(position, position + limit):
+            token = choose(self.logits(0))
+            if token is None or at + 1 == position + limit or self.is_end(token):
+                return
+            self.decode_states(Run(seq, at, [token], 1), self.own_state(0).reshape(1, -1))
 
     def is_end(self, token: int) -> bool:
         return token == END
@@ -333,3 +346,34 @@ def test_row_buffer() -> None:
     assert (buffer.start, buffer.end) == (8, 8)
     buffer.put(2, rows(2, 3))
     assert buffer.get(2, 4).ravel().tolist() == [2, 3]
+
+
+def test_room_in_a_row_buffer() -> None:
+    """Rows that are written into its room, among others and over many drops, against a list."""
+    buffer, kept, start = RowBuffer(), [0.0], 0
+    assert buffer.room(0, 1) is None, "the width is not known"
+    buffer.put(0, np.zeros((1, 2), np.float32))
+    chance = random.Random(1)
+    for value in range(1, 2000):
+        n = chance.randint(1, 9)
+        at = chance.randint(start, start + len(kept)) if value % 100 else start + len(kept) + 3
+        room = buffer.room(at, n)
+        assert room is not None
+        assert room.shape == (n, 2)
+        room[:] = value
+        if value % 3 == 0:
+            other = room.copy()  # something else is put than what was asked for
+            room[:], room = -1, other
+        buffer.put(at, room)
+        same = start <= at <= start + len(kept)
+        kept, start = (
+            [*kept[: at - start], *[value] * n] if same else [value] * n,
+            start if same else at,
+        )
+        gone = chance.randint(0, len(kept))
+        buffer.drop(start + gone)
+        kept, start = kept[gone:], start + gone
+        assert (buffer.start, buffer.end) == (start, start + len(kept))
+        held = buffer.get(start, start + len(kept))
+        assert held.tolist() == [[value, value] for value in kept]
+    assert len(buffer._data) < 200, "what is dropped is used again"
