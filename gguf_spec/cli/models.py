@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +19,7 @@ EPILOG = examples(
 )
 
 FoldersArg = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Argument(metavar="[FOLDER]...", help="Folders besides the known ones."),
 ]
 
@@ -31,13 +32,14 @@ def models(folders: FoldersArg = None, as_json: JsonOpt = False, debug: DebugOpt
     from gguf_spec.errors import RefError
     from gguf_spec.hub.inventory import take_inventory
 
-    for folder in folders or ():
-        if not folder.expanduser().is_dir():
+    places = tuple(Path(os.path.expanduser(folder)) for folder in folders or ())
+    for folder in places:
+        if not folder.is_dir():
             raise RefError(f"{folder} is no folder", hint="name a folder with .gguf files in it")
     out = Output.of(as_json=as_json, debug=debug)
     with out.wait("looking at the models") as wait:
         found = take_inventory(
-            tuple(folder.expanduser() for folder in folders or ()),
+            places,
             lambda path, number: wait.update(number, None, f"looking at {path.name}"),
         )
     out.record({"models": found}, _told(found))
