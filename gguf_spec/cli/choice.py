@@ -98,7 +98,10 @@ def _is_profile(where: str) -> bool:
     """Whether PROFILE|REF is meant to be a profile."""
     from gguf_spec.profile import find_profile
     from gguf_spec.refs import is_ref
+    from gguf_spec.user_files import is_stdin
 
+    if is_stdin(where):  # that is where the prompt comes from
+        return False
     is_model = where != _DEMO and (is_ref(where) or _looks_like_path(where))
     return not is_model or (find_profile(where) is not None and not is_ref(where))
 
