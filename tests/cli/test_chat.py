@@ -35,6 +35,17 @@ def test_a_message_without_an_answer_makes_a_script_fail(chat: Cli, line: str) -
     assert len(result.out.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "line", ["/load broken.json", "/nonsense", "/set top_k many", "/save", "/predict missing.txt"]
+)
+def test_a_command_that_fails_makes_a_script_fail(chat: Cli, line: str) -> None:
+    Path("broken.json").write_text("{", encoding="utf-8")
+    result = chat(f"{line}\nhello\n/exit\n", "-n", "2")
+    assert result.code == 1
+    assert len(result.out.splitlines()) == 1  # the conversation goes on
+    assert chat("/help\n/stats\n/undo\n/set top_k 4\n/exit\n").code == 0
+
+
 def test_stats_tell_what_verify_has_found(chat: Cli, verify: Cli) -> None:
     assert "verified: not here" in chat("hello\n/stats\n", "-n", "4", "-c", "300").err
     assert verify("-n", "8", "-c", "300", "--fixed").code == 0
@@ -99,7 +110,8 @@ def test_set(chat: Cli) -> None:
 )
 def test_commands_that_only_say_something(chat: Cli, line: str, said: str) -> None:
     result = chat(f"{line}\n/exit\nnever answered\n")
-    assert result.code == 0
+    done = ("/undo", "/retry", "/stats", "/help", "/set target.n_ctx 5", "/predict")
+    assert result.code == (0 if line in done else 1)
     assert said in result.err
     assert result.out == ""
 
