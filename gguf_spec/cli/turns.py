@@ -68,7 +68,10 @@ class Turns:
     @property
     def used(self) -> int:
         """Tokens of the context that the last answer has left full."""
-        return len(self.session.sequence.history) if self.messages else 0
+        if not self.messages:
+            return 0
+        # The last token of an answer that was cut by the context was never put into it.
+        return min(len(self.session.sequence.history), self.session.context.n_ctx)
 
     def answer(self, text: str) -> str:
         """Answer ``text``, and remember both. Returns the finish reason.

@@ -46,6 +46,12 @@ def test_a_command_that_fails_makes_a_script_fail(chat: Cli, line: str) -> None:
     assert chat("/help\n/stats\n/undo\n/set top_k 4\n/exit\n").code == 0
 
 
+def test_a_full_context_holds_no_more_than_it_can(chat: Cli) -> None:
+    result = chat("hello\n/stats\n", "-n", "-1", "-c", "64")
+    assert "the context of 64 tokens is full" in result.err
+    assert "context: 64 of 64 tokens after the last answer" in result.err
+
+
 def test_stats_tell_what_verify_has_found(chat: Cli, verify: Cli) -> None:
     assert "verified: not here" in chat("hello\n/stats\n", "-n", "4", "-c", "300").err
     assert verify("-n", "8", "-c", "300", "--fixed").code == 0
