@@ -18,6 +18,7 @@ from gguf_spec.cli.loaded import Loaded
 from gguf_spec.cli.output import Output
 from gguf_spec.cli.saved import saved_seconds
 from gguf_spec.cli.summary import answer_line
+from gguf_spec.prompt_size import check_size
 from gguf_spec.reasoning import split
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Turns:
             InputError: the chat template refuses it.
         """
         session, chat = self.session, self.profile.chat
+        check_size(session.setup.target, session.context.n_ctx, text)
         user = {"role": "user", "content": text}
         prompt = self._prompt(user)
         mask = None if self.constraint is None else self.constraint.mask(session, self.profile)

@@ -52,6 +52,19 @@ def test_a_full_context_holds_no_more_than_it_can(chat: Cli) -> None:
     assert "context: 64 of 64 tokens after the last answer" in result.err
 
 
+def test_a_large_file_is_refused_before_it_is_tokenized(chat: Cli, cli: Cli) -> None:
+    Path("large.txt").write_text("word " * 6_000_000, encoding="utf-8")
+    result = chat("read @large.txt\nhello\n", "-n", "2")
+    assert result.code == 1
+    assert "error: the prompt has at least " in result.err
+    assert " tokens, the context holds " in result.err
+    assert len(result.out.splitlines()) == 1
+    for raw in ((), ("--raw",)):
+        refused = cli("run", TARGET, "-t", "1", "-f", "large.txt", *raw)
+        assert refused.code == 3
+        assert "error: the prompt has at least " in refused.err
+
+
 def test_stats_tell_what_verify_has_found(chat: Cli, verify: Cli) -> None:
     assert "verified: not here" in chat("hello\n/stats\n", "-n", "4", "-c", "300").err
     assert verify("-n", "8", "-c", "300", "--fixed").code == 0
