@@ -63,7 +63,6 @@ def plain(arch: str, rotary: int) -> Described:
 
 ABORTS: dict[str, tuple[Callable[[], Described], dict[str, Value], str]] = {
     "xverse": (lambda: plain("xverse", 32), {}, "rope dimensions 32"),
-    "paddleocr": (lambda: plain("paddleocr", 32), {}, "rope dimensions 32"),
     "minicpm": (lambda: plain("minicpm", 32), {}, "rope dimensions 32"),
     "latent": (lambda: deepseek2(3, 512, 4, 8), {"attention.key_length": 577}, "512 + 64"),
     "rotary": (lambda: deepseek2(3, 512, 4, 8), {"rope.dimension_count": 192}, "leave nothing"),
@@ -72,8 +71,6 @@ ABORTS: dict[str, tuple[Callable[[], Described], dict[str, Value], str]] = {
                    "expert_count is missing or 0"),
     "windows": (lambda: gemma2(2, 512, 4, 2, 1024), {"attention.sliding_window_pattern": 1},
                 "leaves no layer of 2 with a window"),
-    "no window": (lambda: gemma2(2, 512, 4, 2, 1024),
-                  {"attention.sliding_window_pattern": [0, 0]}, "leaves no layer"),
     "shift": (lambda: rwkv7(2, 512, 1024), {"token_shift_count": 1}, "it must be 2"),
     "state": (lambda: mamba2(1, 512, 1024, 16, groups=3), {}, "16 heads and 3 groups"),
     "indexer": (lambda: glm_dsa(2, 512, 4, 8), {"attention.indexer.types": [0, 1]},
