@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from gguf_spec.errors import HeaderError
+from gguf_spec.loadable_archs import NO_GENERATORS, arch_problem
 from gguf_spec.loadable_layers import layers_problem, per_layer
 
 if TYPE_CHECKING:
@@ -83,14 +84,6 @@ ARCH_KEY_TYPES = {
     "full_attention_interval": "u32",
 }
 
-#: Architectures whose graph asserts that the rotary dimension is the whole head (n_embd_head ==
-#: n_rot in src/models); for the others a partial rotary dimension is legal.
-FULL_ROTARY = frozenset([
-    "apertus", "arcee", "baichuan", "deepseek", "ernie4_5", "ernie4_5-moe", "exaone", "exaone4",
-    "falcon", "granite", "granitemoe", "internlm2", "llama", "llama4", "mistral3", "olmo",
-    "olmo2", "olmoe", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "seed_oss", "smollm3",
-    "starcoder2",
-])  # fmt: skip
 DELTA_NETS = frozenset(["qwen35", "qwen35moe", "qwen3next"])
 #: Role -> what the file is, and what to do with it.
 WEIGHTLESS_ROLES = {
@@ -204,6 +197,12 @@ def _check_role(info: ModelInfo, as_target: bool) -> None:
             f"this drafter's architecture is {info.arch}, which only a fork of llama.cpp knows",
             f"take a file of architecture {FORK_ARCHS[info.arch]}, as llama.cpp converts it",
         )
+    if info.role == "target" and info.arch in NO_GENERATORS:
+        raise _fail(
+            info,
+            f"{info.arch} is {NO_GENERATORS[info.arch]}, which does not write text token by token",
+            "name a model that does",
+        )
     # Opened like a target, a file with the MTP block alone ends the process with SIGSEGV.
     if as_target and info.role != "target":
         raise _fail(
@@ -307,13 +306,11 @@ def _check_attention(info: ModelInfo) -> None:
         n_kv = heads_kv[min(layer, len(heads_kv) - 1)] if heads_kv else n_head
         if n_head < 0 or n_kv < 0 or (n_kv and n_head % n_kv):
             raise _fail(info, f"layer {layer} has {n_head} heads and {n_kv} key/value heads")
-    if info.arch in FULL_ROTARY:
-        _check_rotary(info, heads)
     rotary = info.arch_uint("rope.dimension_count")
     head = info.arch_uint("attention.key_length", (info.n_embd or 0) // max(1, info.n_head or 1))
     if info.n_head and rotary is not None and head is not None and rotary > head:
         raise _fail(info, f"{rotary} rope dimensions in heads of {head}")  # asserted by ggml_rope
-    problem = layers_problem(info)
+    problem = arch_problem(info) or layers_problem(info)
     if problem is not None:
         raise _fail(info, problem)
     if info.arch in DELTA_NETS:
@@ -324,18 +321,6 @@ def _check_attention(info: ModelInfo) -> None:
         number = info.metadata.get(f"{info.arch}.{key}")
         if isinstance(number, float) and not (math.isfinite(number) and number >= 0):
             raise _fail(info, f"{info.arch}.{key} is {number}")
-
-
-def _check_rotary(info: ModelInfo, heads: list[int]) -> None:
-    if not heads or heads[0] == 0:
-        raise _fail(info, f"{info.arch}.attention.head_count is missing or 0")
-    head = info.arch_uint("attention.key_length", (info.n_embd or 0) // heads[0])
-    value = info.arch_uint("attention.value_length", (info.n_embd or 0) // heads[0])
-    rotary = info.arch_uint("rope.dimension_count", head)
-    if not head or head != value or head != rotary:
-        raise _fail(
-            info, f"head size {head}, value size {value}, rope dimensions {rotary} must be equal"
-        )
 
 
 def _check_sections(info: ModelInfo) -> None:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from gguf_spec.errors import ProfileError, UsageError
 from gguf_spec.profile_cross import cross_problems
-from gguf_spec.profile_find import candidates, find_profile, is_folder, profile_folders, user_folder
+from gguf_spec.profile_find import candidates, exists, find_profile, profile_folders, user_folder
 from gguf_spec.profile_schema import (
     Draft,
     Profile,
@@ -122,7 +122,7 @@ def load_profile(path_or_name: str | Path, *, search: Sequence[Path] | None = No
     name = str(path_or_name)
     path = find_profile(path_or_name, search=search)
     if path is None:
-        if Path(name).suffix == ".toml" or len(Path(name).parts) > 1 or is_folder(Path(name)):
+        if Path(name).suffix == ".toml" or len(Path(name).parts) > 1 or exists(Path(name)):
             read_profile_file(Path(name))  # says exactly why it cannot be read
         raise ProfileError(f"there is no profile named {name[:100]!r}", hint=_known(name, search))
     layers, broken = _read_chain(path, search)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gguf_spec.folders import home_config_dir
+from gguf_spec.user_files import is_readable
 
 
 def user_folder() -> Path:
@@ -57,18 +57,15 @@ def candidates(
 def is_file(path: Path) -> bool:
     """Tell whether there is something to read; a pipe from ``<(…)`` will do as well.
 
-    A device is no file: /dev/null would be a profile without a key.
+    A device is no file: /dev/null would be a profile without a key. Nor is a pipe that lies on the
+    disk: nobody may ever write into it.
     """
-    try:
-        mode = path.stat().st_mode
-        return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
-    except (OSError, ValueError):  # too long, or not a name on this system
-        return False
+    return is_readable(path, pipes=True)
 
 
-def is_folder(path: Path) -> bool:
-    """Tell whether there is a folder of that name."""
+def exists(path: Path) -> bool:
+    """Tell whether there is something of that name: if it is no profile, a folder or a device."""
     try:
-        return path.is_dir()
+        return path.exists()
     except (OSError, ValueError):
         return False

@@ -193,7 +193,7 @@ def _resolve_path(ref: Ref) -> Path:
     if path.is_dir():
         hint = f"name a file in it: {some(models, 5)}" if models else "there is no .gguf file in it"
         raise RefError(f"{ref.text} is a folder, not a model", hint=hint)
-    if path.is_symlink():
+    if path.is_symlink() and not path.exists():
         raise RefError(f"{ref.text} links to {os.readlink(path)}, which does not exist", hint=FORMS)
     if path.exists():
         raise RefError(f"{ref.text} is not a regular file", hint=FORMS)

@@ -35,6 +35,7 @@ from gguf_spec.loading import (
     first_length,
     target_params,
 )
+from gguf_spec.mapped_files import MappedFiles
 from gguf_spec.ngram_pool_file import load_pool, save_pool
 from gguf_spec.profile import Profile, sampling_settings
 from gguf_spec.prompt import Message, chat_tokens, raw_tokens
@@ -80,6 +81,7 @@ class Session:
         """Of the drafters that are models, by spec type."""
         self._closers: list[Callable[[], None]] = []
         self._curve_path: Path | None = None
+        self._mapped = MappedFiles()
         try:
             self._load_some(setup, progress)
         except BaseException:
@@ -104,7 +106,9 @@ class Session:
 
         Raises:
             PromptError: the prompt is empty or longer than the context.
+            InputError: a file has changed since it was loaded.
         """
+        self._mapped.check()
         return Generation(self, prompt, params)
 
     def params(self, profile: Profile | None = None, **changes: Any) -> GenerationParams:
@@ -236,7 +240,7 @@ class Session:
             params = replace(params, load_mtp=True)
         if setup.profile.spec.exact:
             params = replace(params, repack=False)
-        self.model = self._load_model(setup.ref, setup.path, params, progress)
+        self.model = self._load_model(setup.ref, setup.target.files, params, progress)
         self._adapters = [(self.model.load_lora(lora.path), lora.scale) for lora in setup.loras]
         self.template = ChatTemplate(setup.target.chat_template, self.model)
         self.thinking = Thinking(setup.target.chat_template, self.model)
@@ -393,7 +397,7 @@ class Session:
         model = self.model
         if not draft.inside:
             params = draft_model_params(self.setup, draft)
-            model = self._load_model(draft.ref, Path(draft.info.files[0]), params, progress)
+            model = self._load_model(draft.ref, draft.info.files, params, progress)
             self.load_seconds += model.load_seconds
         kind, form, p_min = draft.spec_type, draft.form, settings.p_min
         given = head_params(kind, model, self.context, form, n_max=self._ceiling(kind), p_min=p_min)
@@ -403,10 +407,11 @@ class Session:
         return self.setup.ceilings[self.setup.spec_types.index(kind)]
 
     def _load_model(
-        self, name: str, path: Path, params: ModelParams, progress: LoadProgress | None
+        self, name: str, files: Sequence[str], params: ModelParams, progress: LoadProgress | None
     ) -> LlamaModel:
+        self._mapped.add(files if params.use_mmap else ())
         report = (lambda done: progress(name, done)) if progress else None
-        model = LlamaModel(path, params, progress=report)
+        model = LlamaModel(Path(files[0]), params, progress=report)
         self._closers.append(model.close)
         return model
 

@@ -20,6 +20,7 @@ from gguf_spec.backend.seq_state import dump_state, put_state
 from gguf_spec.errors import InputError
 from gguf_spec.folders import home_config_dir
 from gguf_spec.session import Session
+from gguf_spec.user_files import is_readable
 
 _MAGIC = b"gguf-spec state 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -62,6 +63,8 @@ def load_state(session: Session, path: Path) -> int:
             cache is empty if libllama was asked, else as before.
     """
     try:
+        if path.exists() and not is_readable(path):
+            raise InputError(f"{path} is not a regular file")
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None

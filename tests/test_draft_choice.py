@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gguf_spec.cli.choice import make_profile
+from gguf_spec.cli.options import ModelOptions
 from gguf_spec.errors import PairError, RefError, UsageError
 from gguf_spec.generation import Generation
 from gguf_spec.profile import Profile
@@ -182,3 +184,23 @@ def test_a_sibling_that_does_not_load_costs_the_target_nothing(tmp_path: Path) -
         assert answer(session).tokens == answer(alone).tokens
     with pytest.raises(Exception, match="eagle3-tiny"):
         Session(asked)
+
+
+@pytest.mark.parametrize("kind", ["draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"])
+@pytest.mark.parametrize("typed", [False, True])
+def test_a_draft_of_the_command_line_wins_over_every_table_of_a_profile(
+    kind: str, typed: bool, tmp_path: Path
+) -> None:
+    short = kind.removeprefix("draft-").replace("simple", "draft")
+    target = put(tmp_path, tiny="target", old=short, new=short)
+    new = str(tmp_path / "new.gguf")
+    draft = f"{kind}={new}" if typed else new
+    for table in {"draft", "draft-simple", kind}:
+        for old in ("old.gguf", "missing.gguf") if table == kind or not typed else ("old.gguf",):
+            file = tmp_path / "p.toml"
+            file.write_text(
+                f"[target]\nmodel = 'tiny.gguf'\nn_ctx = 256\n[spec.{table}]\nmodel = '{old}'\n"
+            )
+            made = prepare(make_profile(str(file), ModelOptions(draft=[draft], model=str(target))))
+            assert [(d.spec_type, d.ref) for d in made.drafts] == [(kind, new)], (table, old)
+            assert made.warnings == ()

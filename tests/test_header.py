@@ -231,7 +231,7 @@ def test_a_file_with_the_mtp_block_alone_is_no_target() -> None:
 
 
 def test_an_encoder_is_no_target() -> None:
-    gguf = model(arch="bert").key("bert.attention.causal", "bool", False)
+    gguf = model().key("llama.attention.causal", "bool", False)
     check_loadable(info_of(gguf))
     assert "cannot generate text" in unloadable(gguf, as_target=True)
 

@@ -71,7 +71,7 @@ UNLOADABLE: dict[str, tuple[Callable[[], Gguf], str]] = {
     ),
     "delta net": (lambda: model(arch="qwen35"), "is missing or too small"),
     "encoder": (
-        lambda: model(arch="bert").key("bert.attention.causal", "u32", 0),
+        lambda: model().key("llama.attention.causal", "u32", 0),
         "is of type u32, libllama wants bool",
     ),
     "adapter": (lambda: model().key("general.type", "str", "adapter"), "LoRA adapter"),

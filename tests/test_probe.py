@@ -92,15 +92,16 @@ def test_snapshots(tiny: Path, n_rs_seq: int) -> None:
 
 
 def test_more_snapshots_than_there_is_memory_for(tiny: Path) -> None:
-    """215,040 bytes each: 800 of them are more than half of 256 MiB, and are not made."""
+    """8 x 215,040 bytes each: 250 of them are more than half of 512 MiB, and are not made."""
+    wide = ContextParams(512, n_seq_max=8, n_ubatch=256)  # there are no more than fit a batch
     none, one, many = (
-        probe(asked(tiny / "tiny-mtp.gguf"), replace(SMALL, n_rs_seq=n), memory_limit=limit)
-        for n, limit in ((0, None), (1, None), (800, 1 << 28))
+        probe(asked(tiny / "tiny-mtp.gguf"), replace(wide, n_rs_seq=n), memory_limit=limit)
+        for n, limit in ((0, None), (1, None), (250, 1 << 29))
     )
     assert many.target.extrapolated
     start, step = none.target.total("context"), one.target.total("context")
-    assert step - start == 215_040
-    assert many.target.total("context") == start + 800 * 215_040
+    assert step - start == 8 * 215_040
+    assert many.target.total("context") == start + 250 * 8 * 215_040
     assert many.target.total("model") == none.target.total("model")
 
 

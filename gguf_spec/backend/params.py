@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from gguf_spec.memory.limits import fitting_snapshots
+
 if TYPE_CHECKING:
     from gguf_spec.backend.states_context import LlamaContext
 
@@ -84,9 +86,7 @@ def raw_context_params(api: ModuleType, p: ContextParams) -> Any:
     raw.flash_attn_type = FLASH_ATTN[p.flash_attn]
     raw.swa_full, raw.kv_unified = p.swa_full, p.kv_unified
     raw.no_perf = True
-    # A physical batch takes more than the 1 + n_rs_seq rows that it keeps together, or libllama
-    # aborts (llama-batch.cpp:641).
-    raw.n_rs_seq = max(min(p.n_rs_seq, min(raw.n_batch, raw.n_ubatch) - 2), 0)
+    raw.n_rs_seq = fitting_snapshots(p.n_rs_seq, min(raw.n_batch, raw.n_ubatch))
     if p.mtp:
         raw.ctx_type = _MTP
     for name, value in p.rope:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gguf_spec.bench.document import FORMAT, VERSION, cleaned
 from gguf_spec.errors import InputError
+from gguf_spec.user_files import read_whole
 
 _LARGEST = 1 << 27
 _MOST_NAMES = 1000
@@ -84,14 +85,11 @@ def read_record(path: Path) -> dict[str, Any]:
         InputError: there is none that can be read.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+        data = read_whole(path, _LARGEST, pipes=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        record = None
-        if len(data) <= _LARGEST:
-            record = cleaned(json.loads(data, parse_float=_finite, parse_constant=_finite))
+        record = cleaned(json.loads(data, parse_float=_finite, parse_constant=_finite))
     except (ValueError, RecursionError):
         record = None
     if not isinstance(record, dict) or record.get("format") != FORMAT:

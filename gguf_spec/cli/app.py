@@ -30,7 +30,7 @@ from gguf_spec.cli import (
     tune,
     verify,
 )
-from gguf_spec.cli.groups import flat
+from gguf_spec.cli.groups import check_values, flat
 from gguf_spec.cli.options import DebugOpt, examples
 from gguf_spec.cli.output import State, print_json, printable, shortened
 from gguf_spec.errors import GgufSpecError, ProfileError
@@ -111,6 +111,7 @@ app.command(epilog=tune.EPILOG, short_help="Find the best drafting for this mach
 )
 app.add_typer(profiles.app, name="profiles", short_help="List, show, check and write profiles.")
 app.command(epilog=doctor.EPILOG, short_help="Show what works on this machine.")(doctor.doctor)
+check_values(app)
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def chat(
 
     Ctrl-C stops an answer and keeps what there is; Ctrl-D or /exit leaves. When stdin is not a
     terminal its lines are read one by one, blank ones aside, so that a chat can be scripted; the
-    exit status is then 1 if a message got no answer.
+    exit status is then 1 if a message got no answer, or a command failed.
     """
     from gguf_spec.cli.answer import prepare_setup, warn_about_template, warn_about_thinking
     from gguf_spec.cli.choice import make_profile, profile_name

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gguf_spec.errors import InputError
+from gguf_spec.user_files import read_whole
 
 FORMAT = "gguf-spec conversation"
 VERSION = 1
@@ -66,9 +67,7 @@ def load_chat(path: Path) -> SavedChat:
         InputError: the file cannot be read, or is no conversation.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} is too large for a conversation")
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_whole(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} cannot be read: {reason}") from None

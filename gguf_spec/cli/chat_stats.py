@@ -28,8 +28,10 @@ def stats_lines(turns: Turns) -> list[str]:
         paused = last["spec"]["control"]["paused"]
         lines += [f"control: {paused}"] if paused else []
         lines.append(_verified(last["spec"]["verified"]))
-    used = last["prompt_tokens"] + last["completion_tokens"]
-    lines.append(f"context: {used} of {last['model']['n_ctx']} tokens after the last answer")
+    n_ctx = last["model"]["n_ctx"]
+    # The token on which a full context ends an answer is not in it.
+    used = min(last["prompt_tokens"] + last["completion_tokens"], n_ctx)
+    lines.append(f"context: {used} of {n_ctx} tokens after the last answer")
     return lines
 
 

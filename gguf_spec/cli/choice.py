@@ -98,7 +98,10 @@ def _is_profile(where: str) -> bool:
     """Whether PROFILE|REF is meant to be a profile."""
     from gguf_spec.profile import find_profile
     from gguf_spec.refs import is_ref
+    from gguf_spec.user_files import is_stdin
 
+    if is_stdin(where):  # that is where the prompt comes from
+        return False
     is_model = where != _DEMO and (is_ref(where) or _looks_like_path(where))
     return not is_model or (find_profile(where) is not None and not is_ref(where))
 
@@ -223,9 +226,26 @@ def _drafts(profile: Profile, options: ModelOptions, explicit: bool) -> dict[str
             )
         drafts[kind] = ref
     values: dict[str, object] = {f"spec.{kind}.model": ref for kind, ref in drafts.items()}
+    values |= _untyped(profile, drafts)
     if drafts and not explicit:
         values["spec.types"] = _joined(profile.spec.types, tuple(drafts))
     return values
+
+
+def _untyped(profile: Profile, drafts: dict[str, str]) -> dict[str, object]:
+    """What ``drafts`` of the command line leave of the profile's files without a type.
+
+    Only a file's header says what it is for (``draft_choice``), so one of them could turn out to
+    be for the type of a ``-d TYPE=REF``. [spec.draft-simple] would win over that type's table,
+    where -d puts its file, and [spec.draft] does not: the profile's file goes there.
+    """
+    spec = profile.spec
+    common, simple = spec.draft.model, spec.draft_simple.model
+    if "draft-simple" in drafts:
+        return {} if common is None else {"spec.draft.model": None}
+    if not drafts or simple is None:
+        return {}
+    return {"spec.draft.model": simple, "spec.draft-simple.model": None}
 
 
 def _joined(types: tuple[str, ...], kinds: tuple[str, ...]) -> list[str]:

@@ -28,7 +28,7 @@ class Conversation:
     def __init__(self, turns: Turns) -> None:
         self.ended = False
         self.failed = False
-        """Whether any message has got no answer, because of an error."""
+        """Whether any message has got no answer, or a command was not done, because of an error."""
         self.turns = turns
         self._out = turns.out
         self.commands: dict[str, tuple[Command, str, str]] = {
@@ -83,7 +83,7 @@ class Conversation:
         except GgufSpecError as error:
             if self.turns.loaded.lost:
                 raise
-            self.failed |= not line.startswith("/") or line.split()[0] == "/retry"
+            self.failed = True
             self._out.say(f"error: {error.message}")
             if isinstance(error, PromptError):
                 self._out.say("hint: /clear starts over, /undo forgets the last message")
@@ -95,6 +95,7 @@ class Conversation:
         name, _, rest = line.partition(" ")
         if name in self.commands:
             return self.commands[name][0](rest.strip())
+        self.failed = True
         near = difflib.get_close_matches(name, self.commands, n=1, cutoff=0.0)[0]
         self._out.say(f"unknown command {name}; did you mean {near}? (/help lists all)")
         return None

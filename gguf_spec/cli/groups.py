@@ -1,4 +1,4 @@
-"""Options that several commands share: a dataclass of them is one parameter of a command."""
+"""What all commands have in common: groups of options that several share, and no empty names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,42 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
+import typer
+from typer.core import TyperCommand
+
 Command = Callable[..., None]
+#: The metavar of values that are free text, and may be empty; all others name or count something.
+FREE_TEXT = "TEXT"
+
+
+class CheckedCommand(TyperCommand):
+    """A command that refuses values which are empty or blank, as of an unset shell variable.
+
+    What such a value would mean depends on who reads it: no value, the first of a list, the
+    working folder. Commands declare names as ``str``: as a ``Path`` an empty one is ".".
+    """
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Parse a command line. Raises BadParameter, of exit code 2, for a blank value."""
+        context = super().make_context(*args, **extra)
+        parameter: Any
+        for parameter in self.params:
+            value = context.params.get(parameter.name or "")
+            if parameter.metavar == FREE_TEXT or value is None:
+                continue
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(item, str) and not item.strip():
+                    raise typer.BadParameter("it is empty", ctx=context, param=parameter)
+        return context
+
+
+def check_values(app: typer.Typer) -> None:
+    """Make a ``CheckedCommand`` of every command of ``app``, those of its groups included."""
+    for command in app.registered_commands:
+        command.cls = CheckedCommand
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            check_values(group.typer_instance)
 
 
 def flat(command: Command) -> Command:

@@ -19,7 +19,7 @@ EPILOG = examples(
 )
 
 FoldersArg = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Argument(metavar="[FOLDER]...", help="Folders besides the known ones."),
 ]
 
@@ -32,14 +32,14 @@ def models(folders: FoldersArg = None, as_json: JsonOpt = False, debug: DebugOpt
     from gguf_spec.errors import RefError
     from gguf_spec.hub.inventory import take_inventory
 
-    named = [Path(os.path.expanduser(folder)) for folder in folders or ()]
-    for folder in named:
+    places = tuple(Path(os.path.expanduser(folder)) for folder in folders or ())
+    for folder in places:
         if not folder.is_dir():
             raise RefError(f"{folder} is no folder", hint="name a folder with .gguf files in it")
     out = Output.of(as_json=as_json, debug=debug)
     with out.wait("looking at the models") as wait:
         found = take_inventory(
-            tuple(named),
+            places,
             lambda path, number: wait.update(number, None, f"looking at {path.name}"),
         )
     out.record({"models": found}, _told(found))

@@ -44,13 +44,13 @@ def forget(where: str) -> dict[str, Any]:
 def _model_name(where: str) -> str:
     """The name under which ``prepare`` keeps the texts of a model that is run without a profile."""
     from gguf_spec.errors import RefError
-    from gguf_spec.profile_find import is_folder
+    from gguf_spec.profile_find import exists
     from gguf_spec.refs import resolve
 
     try:
         return str(resolve(where).resolve())
     except RefError:  # the model is gone: perhaps it was named by its path
-        if is_folder(Path(where)):
+        if exists(Path(where)):
             raise
         return str(Path(where).absolute())
 

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import (
+    CompleteEvent,
+    Completer,
+    Completion,
+    PathCompleter,
+    get_common_complete_suffix,
+)
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -27,6 +34,7 @@ from gguf_spec.profile import Sampling, find_profiles
 
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack"})
 _OF_FILES = ("/save", "/load", "/predict")
+_MENU_ROWS = 6
 _LEAVES = "(Ctrl-C again or /exit leaves)"
 
 
@@ -48,13 +56,14 @@ class PromptLine:
             history=_history(),
             completer=ChatCompleter(conversation),
             complete_while_typing=False,
-            complete_style=CompleteStyle.READLINE_LIKE,
+            # A menu that goes when it is done with; readline's lists stay between the messages.
+            complete_style=CompleteStyle.MULTI_COLUMN,
             bottom_toolbar=self._toolbar,
             style=_STYLE,
             enable_open_in_editor=True,
             enable_suspend=hasattr(os, "tcgetpgrp"),
             tempfile_suffix=".md",
-            reserve_space_for_menu=0,
+            reserve_space_for_menu=_MENU_ROWS,  # while it is open
         )
 
     def read(self) -> str | None:
@@ -143,11 +152,17 @@ def _bindings() -> KeyBindings:
     @bindings.add("enter")
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
-        if buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
+        if buffer.complete_state is not None and buffer.complete_state.current_completion:
+            buffer.complete_state = None  # it stands on the line; the next Enter sends
+        elif buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
             buffer.delete_before_cursor()
             buffer.newline(copy_margin=False)
         else:
             buffer.validate_and_handle()
+
+    @bindings.add("tab")
+    def _(event: KeyPressEvent) -> None:
+        _complete(event.current_buffer)
 
     @bindings.add("escape", "enter")
     def _(event: KeyPressEvent) -> None:
@@ -162,6 +177,24 @@ def _bindings() -> KeyBindings:
             event.app.exit(exception=KeyboardInterrupt)
 
     return bindings
+
+
+def _complete(buffer: Buffer) -> None:
+    """Insert what all completions have in common, at once: keys may be waiting. The menu shows the
+    rest, and walks through it."""
+    if buffer.complete_state is not None:
+        buffer.complete_next()
+        return
+    asked = CompleteEvent(completion_requested=True)
+    found = list(buffer.completer.get_completions(buffer.document, asked))
+    if len(found) == 1:
+        buffer.apply_completion(found[0])
+        return
+    common = get_common_complete_suffix(buffer.document, found)
+    if common:
+        buffer.insert_text(common)
+    if found:
+        buffer.start_completion()
 
 
 def _history() -> History:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from gguf_spec.cli.output import is_terminal
 from gguf_spec.errors import InputError, PromptError, UsageError
+from gguf_spec.user_files import read_up_to, read_whole
+
+_MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,10 @@ def _read_stdin() -> bytes:
         print("type the prompt, end it with Ctrl-D on a line of its own", file=sys.stderr)
     if sys.stdin is None:
         return b""
-    return sys.stdin.buffer.read()
+    try:
+        return read_up_to(sys.stdin.buffer, _MOST_BYTES)
+    except OSError as error:
+        raise InputError(f"stdin cannot be read: {error.strerror or error}") from None
 
 
 def read_text(name: str, option: str, *, raw: bool = False) -> str:
@@ -84,7 +90,7 @@ def read_text(name: str, option: str, *, raw: bool = False) -> str:
         InputError: it cannot be read or is not UTF-8.
     """
     try:
-        data = Path(name).expanduser().read_bytes()
+        data = read_whole(Path(name).expanduser(), _MOST_BYTES, pipes=True)
     except IsADirectoryError:
         raise InputError(f"{option} {name} is a folder", hint="name a text file in it") from None
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: ~ without a home folder

@@ -172,7 +172,9 @@ def _tokens(session: Session, profile: Profile, text: str, raw: bool, out: Outpu
         warn_about_template,
         warn_about_thinking,
     )
+    from gguf_spec.prompt_size import check_size
 
+    check_size(session.setup.target, session.context.n_ctx, text)
     if raw:
         return session.raw_prompt(text)
     warn_about_template(session, out)

@@ -18,6 +18,7 @@ from gguf_spec.cli.loaded import Loaded
 from gguf_spec.cli.output import Output
 from gguf_spec.cli.saved import saved_seconds
 from gguf_spec.cli.summary import answer_line
+from gguf_spec.prompt_size import check_size
 from gguf_spec.reasoning import split
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class Turns:
     @property
     def used(self) -> int:
         """Tokens of the context that the last answer has left full."""
-        return len(self.session.sequence.history) if self.messages else 0
+        if not self.messages:
+            return 0
+        # The last token of an answer that was cut by the context was never put into it.
+        return min(len(self.session.sequence.history), self.session.context.n_ctx)
 
     def answer(self, text: str) -> str:
         """Answer ``text``, and remember both. Returns the finish reason.
@@ -78,6 +82,7 @@ class Turns:
             InputError: the chat template refuses it.
         """
         session, chat = self.session, self.profile.chat
+        check_size(session.setup.target, session.context.n_ctx, text)
         user = {"role": "user", "content": text}
         prompt = self._prompt(user)
         mask = None if self.constraint is None else self.constraint.mask(session, self.profile)

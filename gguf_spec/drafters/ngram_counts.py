@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gguf_spec.errors import InputError
+from gguf_spec.user_files import read_whole
 
 LONGEST = 4
 """Tokens of the longest n-gram (LLAMA_NGRAM_MAX in common/ngram-cache.h)."""
@@ -65,7 +66,7 @@ def read_counts(path: Path, n_vocab: int | None = None) -> CountTable:
                 "may have",
                 hint="make it from less text",
             )
-        data = path.read_bytes()
+        data = read_whole(path, MAX_FILE_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot read the look-up cache: {error.strerror}") from error
     if not data or len(data) % 4:

@@ -26,7 +26,7 @@ from gguf_spec.memory.cache import cache_problem
 from gguf_spec.memory.extras import lora_items, mmproj_items
 from gguf_spec.memory.facts import Facts, facts
 from gguf_spec.memory.layout import Layout, cpu_repack
-from gguf_spec.memory.limits import most_snapshots, snapshots
+from gguf_spec.memory.limits import fitting_snapshots, most_snapshots, snapshots
 from gguf_spec.memory.types import (
     CPU,
     LOWER_BOUND,
@@ -61,6 +61,7 @@ __all__ = [
     "draft_deltas",
     "draft_items",
     "facts",
+    "fitting_snapshots",
     "layout_of",
     "lora_items",
     "mmproj_items",

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gguf_spec.header import ModelInfo
-from gguf_spec.memory.cache import cache_items
+from gguf_spec.memory.cache import cache_items, context_size
 from gguf_spec.memory.compute import compute_items, output_items
 from gguf_spec.memory.facts import facts
 from gguf_spec.memory.layout import Layout, layout
-from gguf_spec.memory.limits import snapshots
+from gguf_spec.memory.limits import fitting_snapshots, snapshots
 from gguf_spec.memory.overhead import overhead_items
 from gguf_spec.memory.types import (
     Hardware,
@@ -153,7 +153,9 @@ def with_draft(
     if kind.startswith("ngram"):
         return changed
     taps, nextn = _states(kind, draft, target)
-    n_rs_seq = snapshots(target, n_max) if facts(target).rollback else 0
+    known = facts(target)
+    n_rs_seq = snapshots(target, n_max) if known.rollback else 0
+    n_rs_seq = fitting_snapshots(n_rs_seq, context_size(known, params).n_ubatch)
     return replace(
         changed,
         n_rs_seq=max(params.n_rs_seq, n_rs_seq),

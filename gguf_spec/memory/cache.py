@@ -14,6 +14,7 @@ from gguf_spec.gguf_types import TENSOR_TYPES
 from gguf_spec.memory.architectures import ENCODER, RECURRENT
 from gguf_spec.memory.facts import Facts
 from gguf_spec.memory.layout import Layout
+from gguf_spec.memory.limits import fitting_snapshots
 from gguf_spec.memory.types import CPU, LOWER_BOUND, MemoryItem, MemoryParams
 
 #: Cache types -> (elements of a block, its bytes): kv_cache_types in common/arg.cpp.
@@ -58,7 +59,7 @@ def context_size(known: Facts, params: MemoryParams) -> ContextSize:
         n_batch=n_batch,
         n_ubatch=n_ubatch,
         n_outputs_max=n_outputs,
-        n_rs_seq=params.n_rs_seq if known.rollback else 0,
+        n_rs_seq=fitting_snapshots(params.n_rs_seq, n_ubatch) if known.rollback else 0,
     )
 
 

@@ -29,6 +29,15 @@ def most_snapshots(info: ModelInfo) -> int | None:
     return max(int(room / (_NODES_OF_A_SNAPSHOT * layers)) - 1, 0)
 
 
+def fitting_snapshots(wanted: int, n_ubatch: int) -> int:
+    """How many of ``wanted`` snapshots a context may have that computes ``n_ubatch`` tokens a time.
+
+    A physical batch takes more than the 1 + n_rs_seq rows that it keeps together, or libllama
+    aborts (llama-batch.cpp:641). What loads a context and what plans one both ask here.
+    """
+    return max(min(wanted, n_ubatch - 2), 0)
+
+
 def snapshots(info: ModelInfo, longest: int) -> int:
     """How many snapshots to ask for, where drafts have up to ``longest`` tokens."""
     most = most_snapshots(info)

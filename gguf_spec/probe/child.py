@@ -176,7 +176,7 @@ def _measure(
     that cannot be told otherwise. If not, their number is multiplied up.
     """
     params = params_from(ContextParams, record)
-    wanted = params.n_rs_seq
+    wanted = int(raw_context_params(lib.api, params).n_rs_seq)
     context, account = _context(lib, model, params, 0 if wanted > 1 else wanted, other)
     if wanted > 1:
         second, more = _context(lib, model, params, 1, other)

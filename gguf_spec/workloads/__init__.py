@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gguf_spec.errors import InputError, PromptError, UsageError
 from gguf_spec.profile_text import parse_toml
 from gguf_spec.profile_values import nearest_name
+from gguf_spec.user_files import read_whole
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -98,12 +99,9 @@ def find_workload(where: str) -> Workload:
 
 def _read(path: Path, where: str) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_whole(path, MAX_BYTES, pipes=True)
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise InputError(f"{where}: a prompt of more than {MAX_BYTES} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -114,7 +114,7 @@ def test_help_imports_nothing_heavy(command: list[str]) -> None:
         (["run", "a", "b"], "b"),
         (["inspect"], "REF"),
         (["profiles", "new"], "NAME"),
-        (["profiles", "new", ""], "is no name"),
+        (["profiles", "new", ""], "it is empty"),
         (["profiles", "new", "a/b"], "is no name"),
         (["profiles", "new", "a\nb.toml"], "is no name"),
         (["profiles", "new", "hf:owner/repo"], "is no name"),

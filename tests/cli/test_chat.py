@@ -35,6 +35,36 @@ def test_a_message_without_an_answer_makes_a_script_fail(chat: Cli, line: str) -
     assert len(result.out.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "line", ["/load broken.json", "/nonsense", "/set top_k many", "/save", "/predict missing.txt"]
+)
+def test_a_command_that_fails_makes_a_script_fail(chat: Cli, line: str) -> None:
+    Path("broken.json").write_text("{", encoding="utf-8")
+    result = chat(f"{line}\nhello\n/exit\n", "-n", "2")
+    assert result.code == 1
+    assert len(result.out.splitlines()) == 1  # the conversation goes on
+    assert chat("/help\n/stats\n/undo\n/set top_k 4\n/exit\n").code == 0
+
+
+def test_a_full_context_holds_no_more_than_it_can(chat: Cli) -> None:
+    result = chat("hello\n/stats\n", "-n", "-1", "-c", "64")
+    assert "the context of 64 tokens is full" in result.err
+    assert "context: 64 of 64 tokens after the last answer" in result.err
+
+
+def test_a_large_file_is_refused_before_it_is_tokenized(chat: Cli, cli: Cli) -> None:
+    Path("large.txt").write_text("word " * 6_000_000, encoding="utf-8")
+    result = chat("read @large.txt\nhello\n", "-n", "2")
+    assert result.code == 1
+    assert "error: the prompt has at least " in result.err
+    assert " tokens, the context holds " in result.err
+    assert len(result.out.splitlines()) == 1
+    for raw in ((), ("--raw",)):
+        refused = cli("run", TARGET, "-t", "1", "-f", "large.txt", *raw)
+        assert refused.code == 3
+        assert "error: the prompt has at least " in refused.err
+
+
 def test_stats_tell_what_verify_has_found(chat: Cli, verify: Cli) -> None:
     assert "verified: not here" in chat("hello\n/stats\n", "-n", "4", "-c", "300").err
     assert verify("-n", "8", "-c", "300", "--fixed").code == 0
@@ -99,7 +129,8 @@ def test_set(chat: Cli) -> None:
 )
 def test_commands_that_only_say_something(chat: Cli, line: str, said: str) -> None:
     result = chat(f"{line}\n/exit\nnever answered\n")
-    assert result.code == 0
+    done = ("/undo", "/retry", "/stats", "/help", "/set target.n_ctx 5", "/predict")
+    assert result.code == (0 if line in done else 1)
     assert said in result.err
     assert result.out == ""
 

@@ -81,7 +81,7 @@ def test_a_loaded_conversation_goes_on_as_the_saved_one(chat: Cli) -> None:
 def test_a_broken_file_leaves_the_conversation_alone(chat: Cli) -> None:
     Path("bad.json").write_text("{", encoding="utf-8")
     result = chat("hello\n/load bad.json\nmore\n/load .\n/load\n/load none.json\n")
-    assert result.code == 0
+    assert result.code == 1
     assert result.out == chat("hello\nmore\n").out
     assert result.err.count("error: ") == 4
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +25,7 @@ COMMANDS = [
 ids = " ".join
 
 
-@pytest.mark.parametrize("name", ["", ".", "./", "/", "//", "..", "/..", "../", "home/.."])
+@pytest.mark.parametrize("name", [".", "./", "/", "//", "..", "/..", "../", "home/.."])
 @pytest.mark.parametrize("command", COMMANDS, ids=ids)
 def test_folders_are_neither_profiles_nor_models(
     cli: Cli, command: tuple[str, ...], name: str
@@ -75,6 +78,84 @@ def test_a_device_is_no_profile(cli: Cli) -> None:
         assert result.code == 3
         assert "is not a regular file" in result.err
     assert "is not a regular file" in cli("run", "/dev/null", "-p", "a").err
+
+
+@posix
+def test_special_files_are_neither_waited_for_nor_read() -> None:
+    """The prompt is from a file: beside -p, what is piped in is read as a part of it."""
+    Path("a").write_text("a", encoding="utf-8")
+    os.mkfifo("pipe")
+    os.mkfifo("pipe.toml")
+    os.mkfifo("pipe.gguf")
+    bind = "import socket; socket.socket(socket.AF_UNIX).bind('sock')"
+    subprocess.run([sys.executable, "-c", bind], check=True)
+    devices = ("pipe", "sock", "/dev/zero", "/dev/stdin")
+    model = ("run", TARGET, "-t", "1", "-n", "1", "-f", "a")
+    lines = [
+        *(("run", name, "-f", "a") for name in (*devices, "pipe.gguf", "pipe.toml")),
+        *((*model, "-d", name) for name in devices),
+        *((*model, "--set", f"target.lora={name}") for name in devices),
+        *(("plan", TARGET, "--probe", "off", "--mmproj", name) for name in devices),
+        *(
+            (*model, option, name)
+            for name in devices[:3]
+            for option in ("--grammar", "--json-schema", "--predict-file")
+        ),
+        *(("run", TARGET, "-f", name) for name in devices[:3]),
+        *(("bench", TARGET, "--workload", name) for name in devices[:3]),
+        (
+            *model,
+            "--spec-type",
+            "ngram-cache",
+            "--set",
+            "spec.ngram-cache.lookup_cache_static=pipe",
+        ),
+    ]
+    reader, writer = os.pipe()  # a stdin into which nobody ever writes
+    try:
+        done = run_all(lines, stdin=reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    for line, (code, text) in zip(lines, done, strict=True):
+        assert code == 3, (line, text)
+        assert "is not a regular file" in text, (line, text)
+
+
+def run_all(lines: list[tuple[str, ...]], stdin: int) -> list[tuple[int, str]]:
+    """Exit code and messages of each line, all of them in one process, within a minute."""
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from gguf_spec.cli.app import run_cli\n"
+        "for line in json.loads(sys.argv[1]):\n"
+        "    with contextlib.redirect_stderr(io.StringIO()) as said:\n"
+        "        code = run_cli(line)\n"
+        "    print(json.dumps([code, said.getvalue()]), flush=True)\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps(lines)]
+    done = subprocess.run(command, stdin=stdin, capture_output=True, text=True, timeout=60)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+
+
+@posix
+def test_prompts_come_from_pipes_that_are_open(tiny: Cli) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"def read(")
+    os.close(writer)
+    command = ["run", TARGET, "-t", "1", "-n", "2", "-f", "/dev/stdin"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gguf_spec", *command],
+        stdin=reader, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    os.close(reader)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert tiny("-n", "2", "-f", "-", stdin="def read(").out
+    reader, writer = os.pipe()
+    os.write(writer, b"def read(")
+    os.close(writer)
+    assert tiny("-n", "2", "-f", f"/dev/fd/{reader}").out
+    os.close(reader)
 
 
 @posix

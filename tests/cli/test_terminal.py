@@ -138,6 +138,21 @@ def test_lines_history_and_completion(start: Start) -> None:
     assert history.st_mode & 0o077 == 0
 
 
+def test_the_menu_of_completions_goes_with_what_was_typed(start: Start) -> None:
+    one = start("-n", "2")
+    one.prompt()
+    one.type("/s\t")
+    one.shows("/system")
+    one.type("\x03")
+    one.until(lambda text: "/system" not in text)
+    one.type("/s\t")
+    one.shows("/system")
+    one.type("\t\r")  # the first is taken, and is on the line then
+    one.until(lambda text: "/system" not in text and "> /stats" in text)
+    one.type("\r")
+    one.shows("no answers yet")
+
+
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_without_colours(start: Start, environment: dict[str, str]) -> None:
     one = start("-n", "4", **environment)

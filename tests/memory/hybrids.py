@@ -116,19 +116,21 @@ def _mamba2(d: Described, il: int, e: int, inner: int, state: int, groups: int, 
     d.layer(il, ssm_out=[inner, e])
 
 
-def mamba2(n: int = 64, e: int = 2560, inner: int = 5120, state: int = 128) -> Described:
+def mamba2(
+    n: int = 64, e: int = 2560, inner: int = 5120, state: int = 128, *, groups: int = 1
+) -> Described:
     """Mamba2-2.7B."""
     keys: dict[str, Any] = {
         "block_count": n, "embedding_length": e, "context_length": 1048576,
         "feed_forward_length": 0, "attention__head_count": 0, "ssm__conv_kernel": 4,
         "ssm__inner_size": inner, "ssm__state_size": state, "ssm__time_step_rank": inner // 64,
-        "ssm__group_count": 1, "attention__layer_norm_rms_epsilon": 1e-5,
+        "ssm__group_count": groups, "attention__layer_norm_rms_epsilon": 1e-5,
     }  # fmt: skip
     d = Described("mamba2", 50288, **keys)
     d.ends(e, output=False, embd="Q6_K")
     for il in range(n):
         d.layer(il, attn_norm=[e])
-        _mamba2(d, il, e, inner, state, 1, inner // 64)
+        _mamba2(d, il, e, inner, state, groups, inner // 64)
     return d
 
 

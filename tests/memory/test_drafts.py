@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gguf_spec.backend import ContextParams, load_lib
+from gguf_spec.backend.params import raw_context_params
 from gguf_spec.memory import (
     MemoryItem,
     MemoryParams,
@@ -13,11 +15,13 @@ from gguf_spec.memory import (
     draft_context,
     draft_deltas,
     draft_items,
+    facts,
     most_snapshots,
     snapshots,
     totals,
     with_draft,
 )
+from gguf_spec.memory.cache import context_size
 from tests.memory.sums import CPU_ONLY, MIB, ONE_GPU, bill, described, summed
 
 Q35 = "qwen35-27b"
@@ -170,3 +174,20 @@ def test_more_snapshots_than_the_graph_has_room_for_are_not_asked_for() -> None:
     assert snapshots(described("nemotron_h-9b"), 30) == 12
     assert snapshots(described(Q35), 30) == 16
     assert snapshots(described(Q35), 3) == 3
+
+
+@pytest.mark.parametrize("n_ubatch", [1, 2, 3, 9, 18, 512])
+@pytest.mark.parametrize("n_batch", [8, 2048])
+def test_as_many_snapshots_are_planned_as_are_made(n_ubatch: int, n_batch: int) -> None:
+    """A physical batch has to be longer than the rows that snapshots keep together."""
+    target, known, n_ubatch = described(Q35), facts(described(Q35)), min(n_ubatch, n_batch)
+    planned = MemoryParams(4096, n_batch=n_batch, n_ubatch=n_ubatch)
+    for n_max in (1, 3, 40):
+        changed = with_draft("draft-mtp", n_max, target, target, planned)
+        wanted = snapshots(target, n_max)
+        loaded = ContextParams(4096, n_batch=n_batch, n_ubatch=n_ubatch, n_rs_seq=wanted)
+        made = raw_context_params(load_lib().api, loaded).n_rs_seq
+        assert changed.n_rs_seq == made == max(min(wanted, n_ubatch - 2), 0)
+        asked = replace(planned, n_rs_seq=wanted)
+        assert context_size(known, asked).n_rs_seq == made
+        assert summed(bill(Q35, asked), "recurrent_state") == 156_893_184 * (1 + made)
