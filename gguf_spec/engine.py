@@ -172,8 +172,9 @@ class SequenceState:
         start = len(self.history) - 1
         return Run(self.seq, start, self.history[start:], 1)
 
-    def commit(self, run: Run, decode_seconds: float) -> Step:
-        """Take the decoded ``run``: verify the draft, and let the history grow.
+    def commit(self, run: Run, busy: float) -> Step:
+        """Take the decoded ``run``: verify the draft, and let the history grow. ``busy`` is what the
+        target's clock said before it was decoded.
 
         Rejected rows are still in the cache afterwards; ``n_cached`` says how many to keep.
         """
@@ -202,7 +203,9 @@ class SequenceState:
         if not first:
             source = stack.draft.source if n_drafted else None
             self.progress.spec.observe_step(source, n_drafted, n_accepted)
-            stack.record(n_drafted, n_accepted, decode_seconds, tokens, run.start)
+            # A GPU still computes when decode returns; by now its logits have been waited for.
+            seconds = target.busy_seconds - busy
+            stack.record(n_drafted, n_accepted, seconds, tokens, run.start)
         self._take_draft_seconds()
         self._check_finished(last, position + n_accepted + 1)
         done = self.finish_reason
@@ -332,8 +335,7 @@ class Engine:
             if retried is None:
                 return self._out_of_room(members)
             runs = retried
-        seconds = self.target.busy_seconds - busy
-        steps = [s.commit(run, seconds) for s, run in zip(members, runs, strict=True)]
+        steps = [s.commit(run, busy) for s, run in zip(members, runs, strict=True)]
         begun = perf_counter()
         self._roll_back(members, runs, checkpoints)
         rolling = perf_counter() - begun

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.control import FixedPolicy, Round
@@ -449,11 +451,20 @@ class Diary(FixedPolicy):
 
 
 class Metered(ToyContext):
-    """Every decode takes one second of its own clock."""
+    """Every decode takes one second of its own clock, most of it where its logits are waited for,
+    as a GPU does."""
+
+    waiting = False
 
     def decode(self, runs: Sequence[Run]) -> None:
         super().decode(runs)
-        self.busy_seconds += 1.0
+        self.busy_seconds += 0.25
+        self.waiting = True
+
+    def logits(self, row: int) -> NDArray[np.float32]:
+        self.busy_seconds += 0.75 * self.waiting
+        self.waiting = False
+        return super().logits(row)
 
 
 def test_the_controller_hears_of_every_round() -> None:
