@@ -173,8 +173,8 @@ class SequenceState:
         return Run(self.seq, start, self.history[start:], 1)
 
     def commit(self, run: Run, busy: float) -> Step:
-        """Take the decoded ``run``: verify the draft, and let the history grow. Before it the target
-        had been ``busy`` so many seconds.
+        """Take the decoded ``run``: verify the draft, and let the history grow. Before it the
+        target had been ``busy`` so many seconds.
 
         Rejected rows are still in the cache afterwards; ``n_cached`` says how many to keep.
         """
