@@ -29,14 +29,14 @@ class Checkpoints:
 
     @property
     def needed(self) -> bool:
-        """Whether states are kept of this cache."""
+        """Whether this cache cannot go back otherwise, and its states can be kept."""
         target = self._target
         cannot_cut = not target.removes_tail or getattr(target, "has_window", False)
-        return self.enabled and cannot_cut and getattr(target, "can_save", True)
+        return cannot_cut and bool(getattr(target, "can_save", True))
 
     def keep(self, n_tokens: int) -> None:
         """Keep the state as it is now, after ``n_tokens``."""
-        if not self.needed or n_tokens <= 0 or n_tokens in self._kept:
+        if not self.enabled or not self.needed or n_tokens <= 0 or n_tokens in self._kept:
             return
         state = self._target.save(self._seq)
         size = getattr(self._target, "saved_bytes", 0)

@@ -158,6 +158,7 @@ class SequenceState:
             if self.n_cached == last:
                 self.checkpoints.keep(last)
             # The last token alone: whoever asks for the same prompt again needs its logits only.
+            # Also where nothing is kept, so that `run` says what `chat` does.
             apart = self.checkpoints.needed and self.n_cached < last and not self.keeps_whole_chunks
             end = min(end, self._n_prompt - apart)
             return Run(self.seq, self.n_cached, self.history[self.n_cached : end], int(end > last))
