@@ -66,6 +66,24 @@ def test_the_first_prompt_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert rows == [1] * len(text)
 
 
+def test_batches_are_the_same_whether_states_are_kept_or_not() -> None:
+    """Others would be other arithmetic, so that ``run`` and ``chat`` might differ at a near-tie."""
+    rows: dict[bool, list[int]] = {True: [], False: []}
+    for enabled, seen in rows.items():
+        engine, sequence, target = opened()
+        sequence.checkpoints.enabled = enabled
+        real = target.decode
+        target.decode = (  # type: ignore[method-assign]
+            lambda runs, seen=seen, real=real: (
+                seen.extend(len(r.tokens) for r in runs),
+                real(runs),
+            )[1]
+        )
+        answer(engine, sequence, PROMPT)
+    assert rows[True] == rows[False]
+    assert rows[True][:3] == [16, len(PROMPT) - 17, 1]
+
+
 def test_a_state_of_another_text_is_not_used() -> None:
     engine, sequence, _ = opened()
     answer(engine, sequence, PROMPT)
