@@ -122,7 +122,7 @@ def _file(entry: Any) -> RepoFile | None:
     of = lfs if isinstance(lfs, dict) else entry
     path, size, oid = entry.get("path"), of.get("size"), of.get("oid")
     oid = oid.removeprefix("sha256:") if isinstance(oid, str) else ""
-    if not isinstance(path, str) or not isinstance(size, int) or not _OID.fullmatch(oid):
+    if not isinstance(path, str) or type(size) is not int or size < 0 or not _OID.fullmatch(oid):
         return None
     # it becomes a path in the cache
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\\" in path or "\0" in path:
@@ -151,17 +151,26 @@ def _load(folder: Path, endpoint: str, name: str, revision: str) -> Repository |
                 return None
             note = f"the list of hf:{name} is of {then}; it may have changed since"
             return Repository(endpoint, name, revision, commit, target.files, note)
+        if record["hash"] != _hash(record["files"]):
+            return None
         files = tuple(RepoFile(path, size, oid) for path, size, oid in record["files"])
         return Repository(endpoint, name, revision, commit, files)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _hash(rows: Any) -> str:
+    """What a list that was kept has to have: one that is wrong would stay so for good."""
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def _store(folder: Path, found: Repository, *, new: bool) -> None:
     rows = [[file.path, file.size, file.oid] for file in found.files]
     documents: list[tuple[str, dict[str, Any]]] = []
     if new:
-        documents.append((found.commit, {"commit": found.commit, "files": rows}))
+        documents.append(
+            (found.commit, {"commit": found.commit, "files": rows, "hash": _hash(rows)})
+        )
     if found.revision != found.commit:
         documents.append((found.revision, {"commit": found.commit, "time": time.time()}))
     try:

@@ -163,7 +163,7 @@ class Web:
                 )
             try:
                 return json.loads(body), reply.headers
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 what = "a web page" if reply.is_page else f"{bytes(body[:40])!r}"
                 raise HubError(f"{_short(url)}: {what} instead of JSON", hint=_no_hub()) from error
 
