@@ -14,6 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from gguf_spec.errors import HubError, RefError
 from gguf_spec.hub.header_cache import keep, unwritable, write_whole
 from gguf_spec.hub.web import Web
+from gguf_spec.refs import hf_cache_dir
 
 MAX_PAGES = 200  # of a listing; a page has up to 1000 files
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -179,6 +180,16 @@ def _store(folder: Path, found: Repository, *, new: bool) -> None:
             write_whole(path, json.dumps(document).encode())
     except OSError as error:
         raise unwritable(folder, error) from error
+
+
+def local_copy(repository: Repository, file: RepoFile) -> Path | None:
+    """The file in the Hugging Face cache, if it is there with its right size."""
+    folder = hf_cache_dir() / f"models--{repository.name.replace('/', '--')}"
+    path = folder / "snapshots" / repository.commit / file.path
+    try:
+        return path if path.stat().st_size == file.size else None
+    except OSError:
+        return None
 
 
 def no_such_file(found: Repository, path: str) -> RefError:
