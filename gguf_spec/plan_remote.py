@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from gguf_spec import __version__
 from gguf_spec.demo import Progress
-from gguf_spec.errors import HubError, RefError
+from gguf_spec.errors import HeaderError, HubError, RefError
 from gguf_spec.header import ModelInfo
 from gguf_spec.hub.candidates import Candidate, find_candidates
 from gguf_spec.hub.header_cache import write_whole
-from gguf_spec.hub.ladder import Ladder, LadderFile, list_ladder
+from gguf_spec.hub.ladder import UNUSABLE, Ladder, LadderFile, list_ladder
 from gguf_spec.hub.lookup import header_of
 from gguf_spec.hub.remote import hub_folder
 from gguf_spec.hub.web import Web, offline_by
@@ -83,10 +83,19 @@ class Hosts:
         if ladder.note:
             self.warnings.append(ladder.note)
         ladder.room = sum(gpu.budget for gpu in machine.gpus) or machine.host.budget
-        infos = ladder.settle(lambda known: self._that_matter(known, ladder, machine, wish))
-        while (taken := self._taken_of(ladder)) is not None and not ladder.is_whole(taken):
-            ladder.header(taken)  # what is planned with is what its own file says, all of it
-            infos = ladder.settle(lambda known: self._that_matter(known, ladder, machine, wish))
+
+        def settled() -> list[ModelInfo]:
+            return ladder.settle(lambda known: self._that_matter(known, ladder, machine, wish))
+
+        infos, sure = settled(), False
+        while not sure and (taken := self._taken_of(ladder)) is not None:
+            sure = ladder.is_whole(taken)
+            try:  # what is planned with is what its own file says, all of it
+                _check_once(Rung(taken.ref, ladder.header(taken)))
+            except HeaderError as error:
+                ladder.leave_out(taken, error)
+                sure = False
+            infos = infos if sure else settled()
         return self._found(ladder, infos)
 
     def _taken_of(self, ladder: Ladder) -> LadderFile | None:
@@ -116,9 +125,8 @@ class Hosts:
         rungs = [Rung(file.ref, info) for file, info in zip(ladder.files, infos, strict=True)]
         exact = [r for r, f in zip(rungs, ladder.files, strict=True) if ladder.is_exact(f)]
         taken = next((rung for rung in exact if rung.ref == self._taken), None)
-        if taken is not None:
-            _check_once(taken)
-        holes = {path: why for path, why in ladder.left_out.items() if why.startswith("only ")}
+        told = ("only ", UNUSABLE)  # how the reasons begin that nobody would have expected
+        holes = {path: why for path, why in ladder.left_out.items() if why.startswith(told)}
         left = tuple(f"{path} is left out: {why}" for path, why in holes.items())
         # what is about the model and not about its size is asked of the first rung
         first = taken or (exact[0] if exact else rungs[0])
@@ -159,7 +167,8 @@ class Hosts:
             ladder = list_ladder(self.web, ref, drafts=True)
         except HubError as error:
             return list(self._what_is_here(text, error).rungs)
-        rungs = [Rung(file.ref, ladder.sketch(file)) for file in ladder.files]
+        infos = ladder.settle(lambda known: ())
+        rungs = [Rung(file.ref, info) for file, info in zip(ladder.files, infos, strict=True)]
         for rung, file in zip(rungs, ladder.files, strict=True):
             if ladder.is_exact(file):
                 check_loadable(rung.info)

@@ -412,7 +412,7 @@ def model_digest(manifest: Path) -> str:
         layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
         media = "application/vnd.ollama.image.model"
         digests = [str(layer["digest"]) for layer in layers if layer["mediaType"] == media]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RefError(f"{manifest} is not an Ollama manifest", hint=hint) from error
     if not digests or not re.fullmatch(r"sha256:[0-9a-f]{64}", digests[0]):
         raise RefError(f"{manifest} names no GGUF file", hint=hint)

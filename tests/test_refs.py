@@ -327,6 +327,7 @@ def test_ollama(tmp_path: Path) -> None:
         *("", "[]", "{}", '{"layers": null}', '{"layers": [1]}', '{"layers": []}', "\udce4"),
         '{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "../x"}]}',
         '{"layers": [{"mediaType": "application/vnd.ollama.image.tensor", "digest": "x"}]}',
+        pytest.param("[" * 100_000, id="nested"),
     ],
 )
 def test_ollama_bad_manifest(tmp_path: Path, text: str) -> None:

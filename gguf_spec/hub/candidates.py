@@ -24,11 +24,11 @@ from gguf_spec.hub.ladder import (
     is_auxiliary,
     quant_of,
     remote_header,
-    scaled,
 )
 from gguf_spec.hub.local import local_models
 from gguf_spec.hub.remote import PARALLEL, hub_folder
 from gguf_spec.hub.repository import Repository, open_repository
+from gguf_spec.hub.sibling import scaled
 from gguf_spec.hub.web import Web
 from gguf_spec.loadable import check_loadable
 from gguf_spec.pairing import ROLE_TYPES, check_pair
@@ -185,7 +185,7 @@ def _read_first(
         found.problems.append(error.message)
         return
     rungs = [(files[0].ref, info)]
-    rungs += [(file.ref, scaled(info, file)) for file in files[1:]]
+    rungs += [(file.ref, scaled(info, file.ref, file.quant, file.bytes)) for file in files[1:]]
     found.candidates.append(_judged(target, rungs, origin, said, row))
 
 

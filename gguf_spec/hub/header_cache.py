@@ -3,7 +3,8 @@
 A header is kept without its vocabulary, which is most of it and the same in all quantizations: so
 it takes kilobytes. Vocabularies are kept once each, named by their hash, and read when somebody
 asks for them, which is when two models are paired. An entry never gets old, because its key says
-what is in the file. One that cannot be read is no entry.
+what is in the file. One that is not as it was written is no entry: headers begin with the hash of
+the rest, vocabularies with its length, and what is wrong behind that is found when it is read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import hashlib
 import json
 import os
+import struct
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -24,7 +26,9 @@ from gguf_spec.gguf_reader import ArrayRef, MetaValue, RawHeader, TensorInfo
 from gguf_spec.header import ModelInfo, Tokenizer, interpret
 from gguf_spec.hub.web import Web
 
-FORMAT = 1
+FORMAT = 2
+_HASH = 32  # bytes in front of a header
+_LENGTH = b"vocab\0\0\2", struct.Struct("<8sQ")  # in front of a vocabulary
 _VOCABULARY = "tokenizer.ggml."
 
 
@@ -37,14 +41,16 @@ class HeaderCache:
     def load(self, key: str, name: str) -> ModelInfo | None:
         """The header kept under ``key``, called ``name``; None if there is none."""
         try:
-            packed = self._header(key).read_bytes()
-            record = json.loads(zlib.decompress(packed))
+            data = self._header(key).read_bytes()
+            if hashlib.sha256(data[_HASH:]).digest() != data[:_HASH]:
+                return None
+            record = json.loads(zlib.decompress(data[_HASH:]))
             if record["format"] != FORMAT or record["key"] != key:
                 return None
             raw = _structure(record)
             digest = record["vocabulary"]
             vocabulary = self._vocabulary(digest) if digest else None
-            if vocabulary is not None and not vocabulary.is_file():
+            if vocabulary is not None and not _is_whole(vocabulary):
                 return None
             pieces = {int(at): base64.b64decode(data) for at, data in record["pieces"].items()}
             held = {int(at): int(n) for at, n in record["held"].items()}
@@ -78,9 +84,12 @@ class HeaderCache:
             **_record(info),
         }
         try:
-            if digest and not self._vocabulary(digest).is_file():
-                write_whole(self._vocabulary(digest), zlib.compress(whole, 1))
-            write_whole(self._header(key), zlib.compress(json.dumps(record).encode(), 6))
+            if digest and not _is_whole(self._vocabulary(digest)):
+                packed = zlib.compress(whole, 1)
+                magic, form = _LENGTH
+                write_whole(self._vocabulary(digest), form.pack(magic, len(packed)) + packed)
+            packed = zlib.compress(json.dumps(record).encode(), 6)
+            write_whole(self._header(key), hashlib.sha256(packed).digest() + packed)
         except OSError as error:
             raise unwritable(self.folder, error) from error
 
@@ -125,7 +134,7 @@ class KeptSource:
         if self._texts is None:
             assert self.vocabulary is not None
             try:
-                texts = zlib.decompress(self.vocabulary.read_bytes())
+                texts = zlib.decompress(self.vocabulary.read_bytes()[_LENGTH[1].size :])
             except (OSError, zlib.error) as error:
                 raise self._damaged(str(error)) from error
             if hashlib.sha256(texts).hexdigest() != self.digest:
@@ -134,10 +143,25 @@ class KeptSource:
         return self._texts
 
     def _damaged(self, why: str) -> HeaderError:
-        return HeaderError(
-            f"{self.name}: its vocabulary {self.vocabulary} is damaged: {why}",
-            hint=f"delete {self.vocabulary}",
-        )
+        assert self.vocabulary is not None
+        hint = "try again: it was deleted, and will be read from the network"
+        try:
+            self.vocabulary.unlink(missing_ok=True)
+        except OSError:
+            hint = f"delete {self.vocabulary}"
+        told = f"{self.name}: its vocabulary {self.vocabulary} is damaged: {why}"
+        return HeaderError(told, hint=hint)
+
+
+def _is_whole(vocabulary: Path) -> bool:
+    """Whether a vocabulary is there, with as many bytes as it says."""
+    magic, form = _LENGTH
+    try:
+        with vocabulary.open("rb") as file:
+            n_packed = os.fstat(file.fileno()).st_size - form.size
+            return n_packed > 0 and file.read(form.size) == form.pack(magic, n_packed)
+    except OSError:
+        return False
 
 
 def _record(info: ModelInfo) -> dict[str, Any]:

@@ -13,20 +13,26 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from gguf_spec.errors import RefError
-from gguf_spec.header import ModelInfo, TensorInfo, read_model
+from gguf_spec.errors import HeaderError, RefError
+from gguf_spec.header import ModelInfo, read_model
 from gguf_spec.hub.header_cache import HeaderCache
 from gguf_spec.hub.remote import PARALLEL, RemoteFile, hub_folder, read_remote_model
-from gguf_spec.hub.repository import RepoFile, Repository, no_such_file, open_repository
-from gguf_spec.hub.sibling import kept_header, read_sibling
+from gguf_spec.hub.repository import (
+    RepoFile,
+    Repository,
+    local_copy,
+    no_such_file,
+    open_repository,
+)
+from gguf_spec.hub.sibling import kept_header, read_sibling, scaled
 from gguf_spec.hub.web import Web
-from gguf_spec.refs import SIDECAR, SPLIT, Ref, hf_cache_dir, match_quant, parse_ref, some
+from gguf_spec.refs import SIDECAR, SPLIT, Ref, match_quant, parse_ref, some
 from gguf_spec.siblings import hinted_type, model_name
 
 ROUNDS = 8  # of choosing and fetching
+UNUSABLE = "it cannot be used: "  # how the reason begins for which a rung is left out
 _WEIGHTS = 90  # percent of the room that weights have; the rest is for caches and buffers
 
 
@@ -93,18 +99,28 @@ class Ladder:
         base = self._known()
         # one alone is likely to be the one that is chosen, whose header is wanted whole in the end
         if base is None or (len(files) == 1 and len(self._whole) == 1):
-            infos = [self.header(file) for file in files]
+            infos = [_tried(self.header, file) for file in files]
         else:
+
+            def read(file: LadderFile) -> ModelInfo:
+                return remote_header(self.web, self.repository, file, base=base)
+
             with ThreadPoolExecutor(PARALLEL) as pool:
-                infos = list(
-                    pool.map(
-                        lambda file: remote_header(self.web, self.repository, file, base=base),
-                        files,
-                    )
-                )
+                infos = list(pool.map(lambda file: _tried(read, file), files))
         for file, info in zip(files, infos, strict=True):
+            if isinstance(info, HeaderError):
+                self.leave_out(file, info)
+                continue
             self._infos[file.path] = info
             self._keep_if_target(file, info)
+
+    def leave_out(self, file: LadderFile, error: HeaderError) -> None:
+        """Do without a rung that cannot be used. Raises ``error`` if it is the last one, or another
+        one was left out for the same: that is the model, and the rest need not be read."""
+        why = UNUSABLE + error.message.replace(f"hf:{self.repository.name}/{file.path}", "the file")
+        if len(self.files) == 1 or why in self.left_out.values():
+            raise error
+        self._drop(file, why)
 
     def _known(self) -> ModelInfo | None:
         """A header that was read whole, of one file if there is such."""
@@ -126,7 +142,7 @@ class Ladder:
         """
         if file.path in self._infos:
             return self._infos[file.path]
-        if not self._infos:
+        while not self._infos and self.files:
             self._first()
         if file.path in self._infos or not self._infos:
             return self.header(file)
@@ -136,7 +152,7 @@ class Ladder:
         base = next((info for info in known if info.file_bytes >= file.bytes), known[-1])
         drawn = self._sketches.get(file.path)
         if drawn is None or drawn[0] is not base:  # the same object again: much is kept by it
-            drawn = self._sketches[file.path] = base, scaled(base, file)
+            drawn = self._sketches[file.path] = base, scaled(base, file.ref, file.quant, file.bytes)
         return drawn[1]
 
     def settle(self, wanted: Callable[[Sequence[ModelInfo]], Iterable[int]]) -> list[ModelInfo]:
@@ -178,7 +194,7 @@ class Ladder:
             if len(self.files) == before:
                 return infos
 
-    def _first(self) -> ModelInfo:
+    def _first(self) -> None:
         """A header to sketch others by. Any would do; one that may be the one to choose, or is near
         the limit, and lies in one file, spares requests."""
         whole = [file for file in self.files if len(file.parts) == 1] or self.files
@@ -186,16 +202,24 @@ class Ladder:
         if self.room is not None:
             limit = self.room * _WEIGHTS // 100
             file = next((file for file in whole if file.bytes <= limit), whole[-1])
-        info = self.header(file)
-        self._keep_if_target(file, info)
-        return info
+        self.read_tables([file])
 
     def _keep_if_target(self, file: LadderFile, info: ModelInfo) -> None:
         if info.role != "target" and not self.drafts:
-            self.left_out[file.path] = f"its role is {info.role}"
-            self.files = [other for other in self.files if other.path != file.path]
-            del self._infos[file.path]
-            self._whole.discard(file.path)
+            self._drop(file, f"its role is {info.role}")
+
+    def _drop(self, file: LadderFile, why: str) -> None:
+        self.left_out[file.path] = why
+        self.files = [other for other in self.files if other.path != file.path]
+        self._infos.pop(file.path, None)
+        self._whole.discard(file.path)
+
+
+def _tried(read: Callable[[LadderFile], ModelInfo], file: LadderFile) -> ModelInfo | HeaderError:
+    try:
+        return read(file)
+    except HeaderError as error:
+        return error
 
 
 def list_ladder(web: Web, ref: str | Ref, *, drafts: bool = False) -> Ladder:
@@ -279,35 +303,6 @@ def remote_files(repository: Repository, file: LadderFile) -> list[RemoteFile]:
         )
         for part in file.parts
     ]
-
-
-def local_copy(repository: Repository, file: RepoFile) -> Path | None:
-    """The file in the Hugging Face cache, if it is there with its right size."""
-    folder = hf_cache_dir() / f"models--{repository.name.replace('/', '--')}"
-    path = folder / "snapshots" / repository.commit / file.path
-    try:
-        return path if path.stat().st_size == file.size else None
-    except OSError:
-        return None
-
-
-def scaled(info: ModelInfo, file: LadderFile) -> ModelInfo:
-    """``info`` as it would be in a file of another size: all tensors grow alike."""
-    data = max(file.bytes - info.header_bytes, 1)
-    own = max(info.file_bytes - info.header_bytes, 1)
-    tensors = tuple(
-        TensorInfo(one.name, one.shape, one.type, one.offset, max(one.n_bytes * data // own, 1))
-        for one in info.tensors
-    )
-    return replace(
-        info,
-        path=file.ref,
-        files=(file.ref,),
-        quant=file.quant or info.quant,
-        bits_per_weight=info.bits_per_weight * data / own,
-        file_bytes=file.bytes,
-        tensors=tensors,
-    )
 
 
 def _sets(repository: Repository, left_out: dict[str, str]) -> dict[str, tuple[RepoFile, ...]]:

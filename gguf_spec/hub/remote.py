@@ -232,6 +232,6 @@ def _keep_address(cache: HeaderCache, pointer: Path, key: str, info: ModelInfo) 
 def _last_seen(pointer: Path) -> str | None:
     try:
         key = json.loads(pointer.read_text(encoding="utf-8"))["key"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return key if isinstance(key, str) else None

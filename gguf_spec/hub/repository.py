@@ -14,6 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from gguf_spec.errors import HubError, RefError
 from gguf_spec.hub.header_cache import keep, unwritable, write_whole
 from gguf_spec.hub.web import Web
+from gguf_spec.refs import hf_cache_dir
 
 MAX_PAGES = 200  # of a listing; a page has up to 1000 files
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -122,7 +123,7 @@ def _file(entry: Any) -> RepoFile | None:
     of = lfs if isinstance(lfs, dict) else entry
     path, size, oid = entry.get("path"), of.get("size"), of.get("oid")
     oid = oid.removeprefix("sha256:") if isinstance(oid, str) else ""
-    if not isinstance(path, str) or not isinstance(size, int) or not _OID.fullmatch(oid):
+    if not isinstance(path, str) or type(size) is not int or size < 0 or not _OID.fullmatch(oid):
         return None
     # it becomes a path in the cache
     if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\\" in path or "\0" in path:
@@ -151,17 +152,26 @@ def _load(folder: Path, endpoint: str, name: str, revision: str) -> Repository |
                 return None
             note = f"the list of hf:{name} is of {then}; it may have changed since"
             return Repository(endpoint, name, revision, commit, target.files, note)
+        if record["hash"] != _hash(record["files"]):
+            return None
         files = tuple(RepoFile(path, size, oid) for path, size, oid in record["files"])
         return Repository(endpoint, name, revision, commit, files)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _hash(rows: Any) -> str:
+    """What a list that was kept has to have: one that is wrong would stay so for good."""
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def _store(folder: Path, found: Repository, *, new: bool) -> None:
     rows = [[file.path, file.size, file.oid] for file in found.files]
     documents: list[tuple[str, dict[str, Any]]] = []
     if new:
-        documents.append((found.commit, {"commit": found.commit, "files": rows}))
+        documents.append(
+            (found.commit, {"commit": found.commit, "files": rows, "hash": _hash(rows)})
+        )
     if found.revision != found.commit:
         documents.append((found.revision, {"commit": found.commit, "time": time.time()}))
     try:
@@ -170,6 +180,16 @@ def _store(folder: Path, found: Repository, *, new: bool) -> None:
             write_whole(path, json.dumps(document).encode())
     except OSError as error:
         raise unwritable(folder, error) from error
+
+
+def local_copy(repository: Repository, file: RepoFile) -> Path | None:
+    """The file in the Hugging Face cache, if it is there with its right size."""
+    folder = hf_cache_dir() / f"models--{repository.name.replace('/', '--')}"
+    path = folder / "snapshots" / repository.commit / file.path
+    try:
+        return path if path.stat().st_size == file.size else None
+    except OSError:
+        return None
 
 
 def no_such_file(found: Repository, path: str) -> RefError:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gguf_spec.errors import HeaderError, HubError
 from gguf_spec.gguf_sibling import parse_sibling, vocabulary_of
 from gguf_spec.gguf_source import ByteSource
-from gguf_spec.header import ModelInfo, join_parts
+from gguf_spec.header import ModelInfo, TensorInfo, join_parts
 from gguf_spec.hub.header_cache import HeaderCache, keep
 from gguf_spec.hub.ranges import body_of
 from gguf_spec.hub.remote import RemoteFile, cache_key, check_content, read_remote, with_parts
@@ -51,6 +51,25 @@ def _read(web: Web, cache: HeaderCache, file: RemoteFile, base: ModelInfo) -> Mo
         return read_remote(web, cache, file, likely=base.header_bytes)
     keep(web, lambda: cache.store(_table_key(web, file), info))
     return info
+
+
+def scaled(info: ModelInfo, ref: str, quant: str, n_bytes: int) -> ModelInfo:
+    """``info`` as it would be in a file of ``n_bytes``, called ``ref``: all tensors grow alike."""
+    data = max(n_bytes - info.header_bytes, 1)
+    own = max(info.file_bytes - info.header_bytes, 1)
+    tensors = tuple(
+        TensorInfo(one.name, one.shape, one.type, one.offset, max(one.n_bytes * data // own, 1))
+        for one in info.tensors
+    )
+    return replace(
+        info,
+        path=ref,
+        files=(ref,),
+        quant=quant or info.quant,
+        bits_per_weight=info.bits_per_weight * data / own,
+        file_bytes=n_bytes,
+        tensors=tensors,
+    )
 
 
 def kept_header(

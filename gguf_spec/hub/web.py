@@ -163,7 +163,7 @@ class Web:
                 )
             try:
                 return json.loads(body), reply.headers
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 what = "a web page" if reply.is_page else f"{bytes(body[:40])!r}"
                 raise HubError(f"{_short(url)}: {what} instead of JSON", hint=_no_hub()) from error
 
@@ -305,7 +305,7 @@ def _refusal(
     told = f"{_short(url)}: HTTP {status}" + (f", {said[:160]}" if said else "")
     if status == 403 or code == "GatedRepo":
         gated = code == "GatedRepo" or "gated" in said.lower()
-        page = re.sub(r"/resolve/.*", "", url).replace("/api/models/", "/")
+        page = re.sub(r"/(resolve|revision|tree)/.*", "", url).replace("/api/models/", "/")
         hint = f"accept its conditions at {page}, then hf auth login" if gated else None
         return HubError(told, kind="gated" if gated else "token", hint=hint or _log_in(sent_token))
     if status == 401:

@@ -149,7 +149,7 @@ def test_run_says_what_is_wrong_with_the_hub(cli: Cli, server: HubServer) -> Non
     server.faults.status, server.faults.error_code = 403, "GatedRepo"
     done = cli("run", "hf:o/gated:Q8_0", "-p", "x")
     assert done.code == 3
-    assert "accept its conditions at" in done.err
+    assert f"accept its conditions at {server.url}/o/gated, then" in done.err  # a page there is
     assert done.out == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gguf_spec.errors import HubError, RefError
 from gguf_spec.header import ModelInfo
 from gguf_spec.hub.ladder import list_ladder, single
+from gguf_spec.hub.remote import hub_folder
 from gguf_spec.hub.web import Web
 from gguf_spec.refs import parse_ref
 from tests.gguf_writer import Gguf
@@ -223,6 +225,34 @@ def test_a_listing_with_bad_paths(server: HubServer, web: Web) -> None:
         "T.gguf": good,
     }
     assert [file.path for file in list_ladder(web, f"hf:{REPO}").files] == ["T.gguf"]
+
+
+@pytest.mark.parametrize("damage", ["other size", "other path", "nested", "cut"])
+def test_a_kept_list_that_was_changed_is_asked_for_again(
+    server: HubServer, web: Web, damage: str
+) -> None:
+    server.repos[REPO] = make_ladder()
+    files = list_ladder(web, f"hf:{REPO}").files
+    for path in (hub_folder() / "listings").iterdir():
+        text = path.read_text()
+        changed = {
+            "other size": re.sub(r'(gguf", )(\d)', r"\g<1>9\2", text),
+            "other path": text.replace('"Toy-7B-Q8_0.gguf"', "3"),
+            "nested": "[" * 100_000,
+            "cut": text[:-9],
+        }[damage]
+        path.write_text(changed)
+    assert list_ladder(web, f"hf:{REPO}").files == files
+    assert list_ladder(Web(offline=True), f"hf:{REPO}").files == files
+
+
+def test_a_list_that_is_nested_without_end(server: HubServer, web: Web) -> None:
+    nested = '{"a":' * 100_000
+    server.repos[REPO] = make_ladder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tests.hub_server.json.dumps", lambda document: nested)
+        with pytest.raises(HubError, match="instead of JSON"):
+            list_ladder(web, f"hf:{REPO}")
 
 
 def test_a_listing_that_leads_away(

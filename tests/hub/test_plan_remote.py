@@ -168,3 +168,33 @@ def test_pull_refuses_what_does_not_fit(
     assert "nothing was downloaded" in done.err
     assert not list((Path(os.environ["HF_HOME"])).rglob("*.gguf"))
     assert cli("pull", f"hf:{REPO}:Q4_K_M", "-c", "512").code == 2
+
+
+def without_blocks(data: bytes) -> bytes:
+    return data.replace(b"llama.block_count", b"llama.block_counX")
+
+
+def test_a_quantization_that_cannot_be_used_is_left_out(cli: Cli, server: HubServer) -> None:
+    """As in a folder: it is said, and the plan is for what is left."""
+    files = server.repos[REPO] = quantizations()
+    first, second, third = files
+    files[first] = without_blocks(files[first])
+    files[second] = b"<html>" + files[second][6:]
+    done = cli("plan", f"hf:{REPO}", *MACHINE, "-d", "none", "--json")
+    assert done.code == 0, done.err
+    assert third in done.json["target"]["ref"]
+    assert f"{first} is left out: it cannot be used: the file: llama.block_count" in done.err
+    assert f"{second} is left out: it cannot be used: the file is not a GGUF file" in done.err
+    done = cli("plan", f"hf:{REPO}/{first}", *MACHINE, "-d", "none", "--json")
+    assert (done.code, first in done.json["error"]["message"]) == (3, True)
+
+
+def test_what_is_wrong_with_two_of_them_is_wrong_with_the_model(
+    cli: Cli, server: HubServer
+) -> None:
+    """So 25 headers of 10 MB are not read to say so."""
+    files = {name: without_blocks(data) for name, data in quantizations().items()}
+    server.repos[REPO] = files
+    done = cli("plan", f"hf:{REPO}", *MACHINE, "-d", "none", "--json")
+    assert (done.code, "block_count is missing" in done.json["error"]["message"]) == (3, True)
+    assert len({one.path for one in server.asked if "/resolve/" in one.path}) == 2

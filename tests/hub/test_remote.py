@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,12 +93,44 @@ def test_a_damaged_cache_is_no_cache(server: HubServer, web: Web, damage: bytes 
     assert read(web, file) == first
 
 
-def test_a_damaged_vocabulary_is_said(server: HubServer, web: Web) -> None:
+NESTED = b"[" * 100_000  # which json gives up on with another error than for bad JSON
+
+
+@pytest.mark.parametrize("change", [lambda r: r | {"alignment": 64}, lambda r: None])
+def test_a_kept_header_that_was_changed_is_no_entry(
+    server: HubServer, web: Web, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    """Even where all of it can be read."""
     file = hub_file(server, rung(40).build())
-    read(web, file)
-    next((hub_folder() / "vocabularies").iterdir()).write_bytes(b"nothing")
+    first = read(web, file)
+    entry = next((hub_folder() / "headers").rglob("*.z"))
+    data = entry.read_bytes()
+    changed = change(json.loads(zlib.decompress(data[32:])))
+    packed = zlib.compress(NESTED if changed is None else json.dumps(changed).encode())
+    for front in (data[:32], b""):
+        entry.write_bytes(front + packed)
+        assert read(web, file) == first
+
+
+@pytest.mark.parametrize("length", [0, 10, 40, -1])
+def test_half_a_vocabulary_is_none(server: HubServer, web: Web, length: int) -> None:
+    file = hub_file(server, rung(40).build())
+    words = read(web, file).read_strings("tokenizer.ggml.tokens")
+    kept = next((hub_folder() / "vocabularies").iterdir())
+    kept.write_bytes(kept.read_bytes()[:length])
+    assert read(web, file).read_strings("tokenizer.ggml.tokens") == words
+    assert read(Web(offline=True), file).read_strings("tokenizer.ggml.tokens") == words
+
+
+def test_a_damaged_vocabulary_is_said_once(server: HubServer, web: Web) -> None:
+    file = hub_file(server, rung(40).build())
+    words = read(web, file).read_strings("tokenizer.ggml.tokens")
+    kept = next((hub_folder() / "vocabularies").iterdir())
+    data = kept.read_bytes()
+    kept.write_bytes(data[:-9] + bytes(9))
     with pytest.raises(HeaderError, match="vocabulary"):
         read(web, file).read_strings("tokenizer.ggml.tokens")
+    assert read(web, file).read_strings("tokenizer.ggml.tokens") == words
 
 
 def refused(web: Web, file: RemoteFile) -> GgufSpecError:
