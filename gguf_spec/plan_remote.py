@@ -122,8 +122,11 @@ class Hosts:
         return matter
 
     def _found(self, ladder: Ladder, infos: Sequence[ModelInfo]) -> Found:
-        rungs = [Rung(file.ref, info) for file, info in zip(ladder.files, infos, strict=True)]
-        exact = [r for r, f in zip(rungs, ladder.files, strict=True) if ladder.is_exact(f)]
+        rungs = [
+            Rung(file.ref, info, ladder.is_exact(file))
+            for file, info in zip(ladder.files, infos, strict=True)
+        ]
+        exact = [rung for rung in rungs if rung.exact]
         taken = next((rung for rung in exact if rung.ref == self._taken), None)
         told = ("only ", UNUSABLE)  # how the reasons begin that nobody would have expected
         holes = {path: why for path, why in ladder.left_out.items() if why.startswith(told)}

@@ -167,7 +167,7 @@ def _print_ladder(console: Console, record: Mapping[str, Any]) -> None:
             "*" if row["chosen"] else "",
             printable(row["quant"]),
             _gib(row["file_bytes"]),
-            _gib(row["total_bytes"]),
+            ("" if row["exact"] else "~") + _gib(row["total_bytes"]),
             _missing(row),
         ]
         if drafts:
@@ -175,6 +175,8 @@ def _print_ladder(console: Console, record: Mapping[str, Any]) -> None:
         table.add_row(*cells)
     console.print(table)
     console.print()
+    if not all(row["exact"] for row in rows):
+        _print_point(console, "~: estimated by the size of the file; its header was not needed")
 
 
 def _missing(row: Mapping[str, Any]) -> str:

@@ -123,6 +123,7 @@ def _rung(judged: Judged) -> dict[str, Any]:
         "ref": judged.rung.ref,
         "bits_per_weight": round(judged.bits, 4),
         "file_bytes": info.file_bytes,
+        "exact": judged.rung.exact,
         "total_bytes": judged.total,
         "fits": not judged.missing,
         "missing_bytes": summed(judged.missing),

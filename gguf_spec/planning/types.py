@@ -17,10 +17,12 @@ ALL = -1  # layers: all of them
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One quantization of the target that could be had: a reference, and its header."""
+    """One quantization of the target that could be had: a reference, and its header. It is not
+    ``exact`` if the header is a sibling's, scaled to the size of this file."""
 
     ref: str
     info: ModelInfo
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,12 @@ def test_the_best_that_fits(cli: Cli, server: HubServer) -> None:
     plan = done.json
     assert plan["target"]["ref"] == f"hf:{REPO}/Toy-7B-F16.gguf@{server.commit}"
     assert [rung["quant"] for rung in plan["ladder"]] == ["F16", "Q8_0", "Q4_K_M"]
+    assert [rung["exact"] for rung in plan["ladder"]] == [True, False, False]
+    told = cli("plan", f"hf:{REPO}", *MACHINE).out
+    assert told.count("~0.9") == 2
+    assert "its header was not needed" in told
+    local = cli("plan", str(MODELS / "tiny-target.gguf"), *MACHINE)
+    assert "~" not in local.out
     read = {one.path for one in server.asked if "/resolve/" in one.path}
     assert read == {f"/{REPO}/resolve/{server.commit}/Toy-7B-F16.gguf"}
 
