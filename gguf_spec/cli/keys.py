@@ -3,16 +3,51 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 _restorers: list[Callable[[], None]] = []
+# What prompt_toolkit and the screen switch on: no frame is held back, pasted lines are not marked,
+# the cursor is seen, no colour; nothing is left of the line below the prompt.
+_AS_USUAL = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m\x1b[J"
+_ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 def restore_terminal() -> None:
     """Give the terminal back as it was found, for those who end the process without unwinding."""
     for restore in reversed(_restorers):
         restore()
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # no output
+        if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+            os.write(sys.stdout.fileno(), _AS_USUAL)
+
+
+@contextlib.contextmanager
+def _restored_by_signals() -> Iterator[None]:
+    """Within it the signals that end a process give the terminal back first; the process then
+    dies of them as ever. One that is ignored, as SIGHUP by nohup, stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's
+        return
+    numbers = [getattr(signal, name) for name in _ENDING]
+    taken = [n for n in numbers if signal.getsignal(n) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    restore_terminal()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager
@@ -40,9 +75,10 @@ def quiet_keys() -> Iterator[None]:
             termios.tcsetattr(number, termios.TCSANOW, before)
 
     _restorers.append(restore)
-    termios.tcsetattr(number, termios.TCSANOW, quiet)
     try:
-        yield
+        with _restored_by_signals():
+            termios.tcsetattr(number, termios.TCSANOW, quiet)
+            yield
     finally:
         restore()
         _restorers.pop()

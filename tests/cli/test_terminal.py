@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -210,3 +212,25 @@ def _waits(one: Terminal) -> bool:
 def _marks(text: str) -> str:
     """What text has besides blanks, styles, and the lines that markdown is set with."""
     return re.sub(r"\x1b\[[0-9;]*m|[\s\u2500-\u259f]", "", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "answering"),
+    [("SIGTERM", True), ("SIGTERM", False), ("SIGHUP", True), ("SIGQUIT", False)],
+)
+def test_a_signal_that_ends_the_chat_leaves_the_terminal_as_it_was(
+    start: Start, name: str, answering: bool
+) -> None:
+    one = start("-c", "4096")
+    before = termios.tcgetattr(one.master)
+    one.prompt()
+    if answering:
+        one.type("hello\r")
+        one.shows("Ctrl-C stops")
+    assert termios.tcgetattr(one.master) != before
+    one.process.send_signal(getattr(signal, name))
+    assert one.process.wait(60) == -getattr(signal, name)
+    assert termios.tcgetattr(one.master) == before
+    one.ended()
+    assert 2004 << 5 not in one.screen.mode  # bracketed paste
+    assert not one.screen.cursor.hidden
