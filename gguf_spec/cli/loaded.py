@@ -29,7 +29,7 @@ class Loaded:
 
         Raises:
             GgufSpecError: it cannot be loaded; the session is as before, with empty caches.
-            Lost: nor can the old one be loaded again.
+            If the old one cannot be loaded again either, it is ``lost``.
         """
         setup = prepare_setup(profile, self._out, name=name)
         before = self.session.setup
