@@ -23,7 +23,13 @@ def restore_terminal() -> None:
         restore()
     with contextlib.suppress(OSError, ValueError, AttributeError):  # no output
         if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
-            os.write(sys.stdout.fileno(), _AS_USUAL)
+            number = sys.stdout.fileno()
+            waits = os.get_blocking(number)
+            os.set_blocking(number, False)  # nobody may be reading any more, as after Ctrl-S
+            try:
+                os.write(number, _AS_USUAL)
+            finally:
+                os.set_blocking(number, waits)
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def test_without_ngrams_it_is_not_used(tiny: Cli, answer: str, types: str) -> No
 
 def test_chat_expects_one_answer(cli: Cli, answer: str) -> None:
     def chat(script: str, *more: str) -> tuple[str, list[str]]:
-        arguments = ("-t", "1", "--temp", "1", "--seed", "5", "-n", "40", *more)
+        arguments = ("-t", "1", "--temp", "1", "--seed", "5", "-n", "40", "--fixed", *more)
         result = cli("chat", TARGET, *arguments, stdin=script)
         assert result.code == 0
         return result.out, result.err.splitlines()

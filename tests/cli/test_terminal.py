@@ -9,7 +9,9 @@ import signal
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep
 
+import psutil
 import pytest
 
 from gguf_spec.cli.markdown import Painter
@@ -229,8 +231,25 @@ def test_a_signal_that_ends_the_chat_leaves_the_terminal_as_it_was(
         one.shows("Ctrl-C stops")
     assert termios.tcgetattr(one.master) != before
     one.process.send_signal(getattr(signal, name))
-    assert one.process.wait(60) == -getattr(signal, name)
+    assert one.ended() == -getattr(signal, name)
     assert termios.tcgetattr(one.master) == before
-    one.ended()
     assert 2004 << 5 not in one.screen.mode  # bracketed paste
     assert not one.screen.cursor.hidden
+
+
+def test_a_signal_ends_a_chat_whose_output_nobody_reads(start: Start) -> None:
+    one = start("-c", "4096", "-n", "4000")
+    one.prompt()
+    one.type("hello\r")
+    one.shows("Ctrl-C stops")
+    before = None
+    while (now := _cpu_seconds(one.process.pid)) != before:  # until it waits for room
+        before = now
+        sleep(0.3)
+    one.process.send_signal(signal.SIGTERM)
+    assert one.process.wait(60) == -signal.SIGTERM
+
+
+def _cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
