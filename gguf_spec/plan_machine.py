@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from gguf_spec import memory
 from gguf_spec.devices import Device, HostMemory, host_memory, survey
 from gguf_spec.errors import InputError, UsageError
 from gguf_spec.gpu_table import Gpu as KnownGpu
@@ -158,11 +159,4 @@ def cpu_repack() -> str:
     """Which types of weights the CPU backend here repacks: see ``memory.Hardware``."""
     from gguf_spec.backend import system_info
 
-    words = system_info()
-    flags = {
-        part.split("=")[0].strip().split(" ")[-1] for part in words.split("|") if "= 1" in part
-    }
-    if "REPACK" not in flags:
-        return ""
-    order = (("AVX512", "avx512"), ("AVX2", "avx2"), ("NEON", "neon"))
-    return next((name for flag, name in order if flag in flags), "")
+    return memory.cpu_repack(system_info())
