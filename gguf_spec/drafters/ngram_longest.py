@@ -10,6 +10,9 @@ _PLACES = 8  # latest occurrences that are compared
 _LEAST_BEFORE = 8  # tokens that agree before one that differs, for them to count
 _MOST_EXTRA = 5  # and what they count for at most
 _WORTH = ((4, 16), (2, 8))  # matches that so many places are worth which go on alike
+_LEAST_BEGINNING = 3  # tokens of an answer that are its beginning,
+_MOST_BEFORE = 2  # with so many before it at most, or it is how all answers of this chat begin
+_BEGINNING = 12  # what they count for beside themselves
 _SURE = 16  # with so many tokens in common, the place of the last draft is as good as any
 
 
@@ -112,8 +115,15 @@ class LongestMatch(NgramDrafter):
         go on alike, and none otherwise, a short match is as good as a long one; where most go on
         otherwise it is worth half. (Of matches of two to five tokens in recorded texts, a single
         place was right in 59 %, two or three that agree in 87 %, four in all, a minority in 32 %.)
+
+        An answer that is a passage of the prompt from its first token on is most likely a copy: of
+        18 answers of SmolLM2 to 72 prompts that began with three tokens or more of one, 13 went on
+        for more than a dozen.
         """
         match = self._matched
+        n_answer = len(self._history) - self._n_prompt
+        if match >= _LEAST_BEGINNING and n_answer <= match <= n_answer + _MOST_BEFORE:
+            return match + _BEGINNING
         alike = nexts.count(self._history[self._place])
         others = len(nexts) - alike
         if others:

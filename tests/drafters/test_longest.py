@@ -59,6 +59,22 @@ def test_hits_do_not_make_a_long_match_shorter() -> None:
     assert drafted(LongestMatch(2, 1), [*copied, 50, *copied, 50, *copied]) == ([50], 61)
 
 
+def test_an_answer_that_begins_as_a_passage_is_believed_to_copy_it() -> None:
+    def match(before: list[int], answer: list[int]) -> int:
+        drafter = LongestMatch(2, 3)
+        history = History([7, 8, 9, *range(10, 40), *before])
+        drafter.begin(history)
+        history.extend(answer)
+        return drafter.draft(3, SAMPLER).match
+
+    assert match([50], [10, 11]) == 2, "too short to say"
+    assert match([50], [10, 11, 12]) == 3 + 12
+    assert match([8, 9], [10, 11, 12]) == 5 + 12, "what stands before a passage may stand here too"
+    assert match([7, 8, 9], [10, 11, 12]) == 6, "so do other answers begin"
+    assert match([50], [51, 10, 11, 12]) == 3, "not from the first token on"
+    assert match([50], [10, 11, 12, 60, 20, 21, 22]) == 3, "nor any longer"
+
+
 def test_a_text_that_repeats_itself_is_repeated_on() -> None:
     tokens, match = drafted(LongestMatch(2, 8), [7, 1, 2, 3, 1, 2, 3])
     assert tokens == [1, 2, 3, 1, 2, 3, 1, 2]
