@@ -10,6 +10,7 @@ Only greedy workloads are compared, because its random numbers are others.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
@@ -41,6 +42,15 @@ _ANSWER_SECONDS = 3600.0
 _END_SECONDS = 1.0  # in which a process that has closed its connections ends
 _TAIL = 4000  # bytes of the log that an error is looked for in
 _LEAST_SHARE = 0.5
+
+
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def end_all() -> None:
+    """Have all servers end, for a process that ends without closing them."""
+    for process in _running:
+        process.terminate()
 
 
 class LlamaServer:
@@ -83,6 +93,7 @@ class LlamaServer:
         except OSError as error:
             self._log.close()
             raise RunError(f"{path} cannot be started: {error.strerror}") from error
+        _running.append(self._process)
         try:
             self._wait(start_seconds)
             self.build = self._check_model()
@@ -123,13 +134,17 @@ class LlamaServer:
 
     def close(self) -> None:
         """End the process."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        process = self._process
+        if process.poll() is None:
+            process.terminate()
             try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_STOP_SECONDS)
+            finally:  # after Ctrl-C, too
+                process.kill()
+                process.wait()
+        if process in _running:
+            _running.remove(process)
         self._log.close()
 
     def __enter__(self) -> LlamaServer:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -227,6 +230,39 @@ def test_a_server_that_goes_away(session: Session, fake: Fake) -> None:
         server._process.wait()
         with pytest.raises(RunError, match="it ended with code -9"):
             server.run(1, runner.conversations[0])
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_us_ends_the_server(fake: Fake, tmp_path: Path, name: str) -> None:
+    """It holds a whole model, and nobody else would ever end it."""
+    command = [sys.executable, "-m", "gguf_spec", "bench", str(MODELS / "tiny-target.gguf")]
+    command += ["-t", "1", "-c", "256", "--workload", "echo", "-n", "2", "-o", str(tmp_path)]
+    command += ["--spec-type", "ngram-simple", "--peer", f"llama-server={fake('loading')}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as ours:
+        until = time.monotonic() + 60.0
+        theirs: list[psutil.Process] = []
+        while not theirs and time.monotonic() < until:
+            theirs = [
+                child for child in psutil.Process(ours.pid).children() if "--port" in child.cmdline()
+            ]
+            time.sleep(0.02)
+        assert theirs
+        number = getattr(signal, name)
+        ours.send_signal(number)
+        assert ours.wait(20) == -number
+    _, alive = psutil.wait_procs(theirs, timeout=20)
+    for child in alive:
+        child.kill()
+    assert not alive
+
+
+def test_a_server_that_has_ended_has_no_peak(session: Session, fake: Fake) -> None:
+    """As after Ctrl-C, which reaches both: a process that nobody has waited for has no memory."""
+    with LlamaServer(fake(), session, plain_setup()) as server:
+        assert server.peak_bytes() > 1 << 20  # type: ignore[operator]
+        os.kill(server._process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server._process.pid, os.WEXITED | os.WNOWAIT)
+        assert server.peak_bytes() is None
 
 
 def test_the_same_settings(session: Session) -> None:
