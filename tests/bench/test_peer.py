@@ -243,7 +243,9 @@ def test_a_signal_that_ends_us_ends_the_server(fake: Fake, tmp_path: Path, name:
         theirs: list[psutil.Process] = []
         while not theirs and time.monotonic() < until:
             theirs = [
-                child for child in psutil.Process(ours.pid).children() if "--port" in child.cmdline()
+                child
+                for child in psutil.Process(ours.pid).children()
+                if "--port" in child.cmdline()
             ]
             time.sleep(0.02)
         assert theirs
