@@ -207,9 +207,7 @@ def eagle3_head(target: Path, folder: Path) -> Path:
 def small_model(target: Path, folder: Path) -> Path:
     """A model of two narrow layers with the vocabulary of ``target``."""
     reader = gguf.GGUFReader(target)
-    arch = reader.fields["general.architecture"].contents()
     n_vocab = len(reader.fields["tokenizer.ggml.tokens"].data)
-    del arch
     width, n_ff, n_head, n_layer = 64, 128, 2, 2
     size = width // n_head
     keys = {
