@@ -24,15 +24,15 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import gguf
 import numpy as np
-from bench_plain import PROMPT, machine, ref_name, sha256
+from bench_plain import PROMPT, sha256, versions
 
+from gguf_spec.bench.document import machine, ref_name
 from gguf_spec.engine import Request
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -76,7 +76,7 @@ def main() -> None:
         "command": f"scripts/bench_rounds.py --model {ref_name(options.model)}",
         "date": date.today().isoformat(),
         "machine": machine(),
-        "versions": {name: version(name) for name in ("gguf-spec", "llama-cpp-python", "numpy")},
+        "versions": versions(),
         "model": {"file": setup.path.name, "sha256": sha256(setup.path)},
         "n_max": N_MAX,
         "n_threads": options.threads,

@@ -22,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -77,7 +77,7 @@ class LlamaServer:
         self.name = f"{NAME} {setup.name}"
         self.peer_of = setup.name
         self._session = session
-        self._limits: dict[str, list[int]] = {}
+        self._limits: dict[str, list[int] | None] = {}
         path = find_program(program)
         self.version = _version(path)
         self.arguments = _arguments(session, setup)
@@ -106,14 +106,14 @@ class LlamaServer:
         if conversation.prompts[0].params.sampling.temperature > 0.0:
             return None
         if conversation.name not in self._limits:
-            self._limits[conversation.name] = self._common(conversation)
+            whole = [prompt.params.max_tokens or -1 for prompt in conversation.prompts]
+            found = self._decode(conversation, whole)
+            self._limits[conversation.name] = common_limits(found, conversation)
         limits = self._limits[conversation.name]
-        if not limits:
+        if limits is None:
             return None
-        result = BenchRun(number, conversation.name, self.name)
-        for index, prompt in enumerate(conversation.prompts):
-            result.turns.append(self._answer(prompt, limits[index], first=index == 0))
-        return result
+        turns = self._decode(conversation, limits)
+        return BenchRun(number, conversation.name, self.name, turns)
 
     def record(self) -> dict[str, Any]:
         """What it was, as JSON."""
@@ -158,20 +158,13 @@ class LlamaServer:
     ) -> None:
         self.close()
 
-    def _common(self, conversation: Conversation) -> list[int]:
-        """How many tokens of each turn it decodes as we do, found out once; [] if that is less
-        than half. A server tells its time for whole answers only, so no more is asked of it."""
-        limits = []
-        for index, prompt in enumerate(conversation.prompts):
-            answer = self._answer(prompt, prompt.params.max_tokens or -1, first=index == 0)
-            same = common_prefix(answer.tokens, prompt.reference)
-            if same == len(prompt.reference):
-                limits.append(prompt.params.max_tokens or -1)
-            elif same >= _LEAST_SHARE * len(prompt.reference):
-                limits.append(same)
-            else:
-                return []
-        return limits
+    def _decode(self, conversation: Conversation, limits: Sequence[int]) -> list[Turn]:
+        return [
+            self._answer(prompt, n_predict, first=index == 0)
+            for index, (prompt, n_predict) in enumerate(
+                zip(conversation.prompts, limits, strict=True)
+            )
+        ]
 
     def _answer(self, prompt: Prompt, n_predict: int, *, first: bool) -> Turn:
         """One completion. Raises RunError if the server gives none."""
@@ -185,17 +178,7 @@ class LlamaServer:
             "n_probs": 0,
             "stream": False,
         }
-        answer = self.ask("/completion", body)
-        try:
-            timings = answer["timings"]
-            prefill = _seconds(timings["prompt_ms"])
-            end = prefill + _seconds(timings["predicted_ms"])
-            tokens = tuple(int(token) for token in answer["tokens"])
-            cached = len(prompt.tokens) - int(timings.get("prompt_n", 0))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise RunError(f"{NAME}: an answer without {error}: is it llama-server?") from error
-        times = (prefill, *([end] * (len(tokens) - 1))) if tokens else ()
-        return Turn(tokens, times, len(prompt.tokens), cached)
+        return turn_of(self.ask("/completion", body), len(prompt.tokens))
 
     def _wait(self, seconds: float) -> None:
         """Until it has loaded the model."""
@@ -288,6 +271,40 @@ class LlamaServer:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         said = [line for line in lines if "error" in line.lower()] or lines
         return f": {said[-1]}" if said else ""
+
+
+def turn_of(answer: Mapping[str, Any], n_prompt: int) -> Turn:
+    """What a server has answered to a prompt of ``n_prompt`` tokens. It tells when the first token
+    was there and when the last: the others have the time of the last.
+
+    Raises:
+        RunError: that is no answer of llama-server.
+    """
+    try:
+        timings = answer["timings"]
+        prefill = _seconds(timings["prompt_ms"])
+        end = prefill + _seconds(timings["predicted_ms"])
+        tokens = tuple(int(token) for token in answer["tokens"])
+        cached = n_prompt - int(timings.get("prompt_n", 0))
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"{NAME}: an answer without {error}: is it llama-server?") from error
+    times = (prefill, *([end] * (len(tokens) - 1))) if tokens else ()
+    return Turn(tokens, times, n_prompt, cached)
+
+
+def common_limits(turns: Sequence[Turn], conversation: Conversation) -> list[int] | None:
+    """How many tokens of each turn to ask for, so that the texts agree: a server tells its time
+    for whole answers only. None if a turn has less than half in common with ours."""
+    limits = []
+    for turn, prompt in zip(turns, conversation.prompts, strict=True):
+        same = common_prefix(turn.tokens, prompt.reference)
+        if same == len(prompt.reference):
+            limits.append(prompt.params.max_tokens or -1)
+        elif same >= _LEAST_SHARE * len(prompt.reference):
+            limits.append(same)
+        else:
+            return None
+    return limits
 
 
 class _NotAServerError(RunError):
