@@ -371,7 +371,7 @@ def _ngram_arguments(kind: str, spec: Spec) -> list[str]:
 
 def _arguments(session: Session, setup: BenchSetup) -> list[str]:
     """The options that make it decode as our context does."""
-    params, target = session.context.params, session.setup.profile.target
+    params, target = session.context.params, session.setup.placed
     arguments: Sequence[object] = (
         *("-c", params.n_ctx, "-b", params.n_batch, "-ub", params.n_ubatch),
         *("-t", params.n_threads, "-tb", params.n_threads_batch),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,16 @@ def test_the_same_settings(session: Session) -> None:
     assert "--spec-ngram-simple-size-n 12 --spec-ngram-simple-size-m 48" in told
     assert "--spec-draft-n-max 3" in told
     assert f"-md {MODELS / 'tiny-draft.gguf'}" in told
+
+
+def test_the_same_placement(session: Session, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the plan, where the profile leaves it to the plan."""
+    placed = session.setup.placed.model_copy(update={"n_gpu_layers": 7, "n_cpu_moe": 2})
+    monkeypatch.setattr(session, "setup", replace(session.setup, placed=placed))
+    assert session.setup.profile.target.n_gpu_layers == "auto"
+    with LlamaServer(fake(), session, plain_setup()) as server:
+        told = " ".join(server.arguments)
+    assert "-ngl 7 -ncmoe 2" in told
 
 
 def test_synthetic_drafts_have_no_peer(session: Session, fake: Fake) -> None:
