@@ -50,7 +50,7 @@ __all__ = [
     "DRAFT_TYPES", "SPEC_TYPES", "Draft", "FoundProfile", "Profile", "Sampling", "Spec", "Target",
     "apply_overrides", "apply_values", "draft_settings", "find_profile", "find_profiles",
     "json_schema", "load_profile", "parse_lora", "parse_size", "parse_spec_types",
-    "profile_folders", "sampling_settings", "user_folder",
+    "profile_folders", "sampling_settings", "user_folder", "with_paths",
 ]  # fmt: skip
 
 # ---------------------------------------------------------------------------- finding
@@ -132,7 +132,7 @@ def load_profile(path_or_name: str | Path, *, search: Sequence[Path] | None = No
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
         merged.pop("extends", None)  # each file names its own base only
-        merged = _merge(merged, _with_paths(layer.raw, layer.path.absolute().parent))
+        merged = _merge(merged, with_paths(layer.raw, layer.path.absolute().parent))
     profile = Profile.model_validate(merged)
     if messages := _cross_messages(profile, layers):
         raise _all_of(messages, show_path(path))
@@ -219,7 +219,7 @@ def _all_of(messages: Sequence[str], shown: str) -> ProfileError:
 _REF_PREFIXES = ("hf:", "https:", "http:", "ollama:")
 
 
-def _with_paths(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+def with_paths(raw: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """Return the tables with ``~`` expanded and relative paths starting at ``folder``."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in raw.items()}
     if isinstance(target := result.get("target"), dict):
@@ -286,7 +286,7 @@ def _override(
             continue
         problems: list[Problem] = []
         for reading in readings:
-            alone = _with_paths(_nested(path, reading), None)
+            alone = with_paths(_nested(path, reading), None)
             if not (found := find_problems(alone)):
                 raw, problems = _merge(raw, alone), []
                 break

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gguf_spec.errors import InputError
+
+if TYPE_CHECKING:
+    from gguf_spec.profile import Profile
 
 Message = Mapping[str, str]
 
@@ -61,6 +64,21 @@ def chat_tokens(
     for piece, is_content in _pieces(text, marked, control):
         tokens += vocabulary.tokenize(piece, parse_special=not is_content)
     return tokens
+
+
+def template_arguments(profile: Profile) -> dict[str, Any]:
+    """What the profile's wishes about reasoning mean to a chat template. Qwen, GLM and most others
+    look at ``enable_thinking``, DeepSeek V3.1 and Kimi K3 at ``thinking``; Seed-OSS tells the model
+    its ``thinking_budget``."""
+    chat = profile.chat
+    arguments: dict[str, Any] = {}
+    if chat.think != "auto":
+        arguments["enable_thinking"] = arguments["thinking"] = chat.think == "on"
+    if chat.reasoning_effort != "auto":
+        arguments["reasoning_effort"] = chat.reasoning_effort
+    if chat.think_budget >= 0:
+        arguments["thinking_budget"] = chat.think_budget
+    return arguments
 
 
 def raw_tokens(text: str, vocabulary: Vocabulary) -> list[int]:

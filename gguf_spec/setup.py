@@ -39,11 +39,8 @@ DEFAULT_N_CTX = 8192
 DEFAULT_DRAFT_N_MAX = 3  # llama.cpp's --spec-draft-n-max
 MAX_N_CTX = 2**31 - 1  # llama.cpp counts tokens in 32 bits; more would wrap around
 MAX_THREADS = 512  # GGML_MAX_N_THREADS: ggml's buffers for more would overflow
-#: What a profile may hold, and nothing here looks at yet.
-NOT_YET = {
-    "sampling": "",
-    "engine": "kind",
-}
+#: What a profile may hold, and nothing here looks at yet: keys of a table.
+NOT_YET = {"engine": "kind"}
 
 
 @dataclass(frozen=True, slots=True)

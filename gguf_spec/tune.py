@@ -114,7 +114,7 @@ def search(
     _score(runner, list(by_name.values()), 1, scores, result)
     kept = _best(scores, by_name)
     both = _combined(profile, kept, runner.session.spec_types)
-    if both is not None and kept:
+    if both is not None:
         by_name[both.setup.name] = both
         kept = [*kept[: _KEPT - 1], both]
     _score(runner, kept, 3, scores, result)
@@ -201,11 +201,11 @@ def _combined(
     neural = next((one for one in kept if one.setup.types[0] not in NGRAM_TYPES), None)
     if ngram is None or neural is None:
         return None
-    names = [*ngram.setup.types, *neural.setup.types]
-    values = {**neural.values, **ngram.values, "spec.types": names, "spec.control": True}
+    order = sorted((*ngram.setup.types, *neural.setup.types), key=list(types).index)
+    values = {**neural.values, **ngram.values, "spec.types": order, "spec.control": True}
     setup = BenchSetup(
         f"{ngram.setup.name} + {neural.setup.name}",
-        tuple(sorted(names, key=list(types).index)),
+        tuple(order),
         True,
         neural.setup.ceilings,
         ngram.setup.spec,
@@ -235,6 +235,7 @@ def _ngram(profile: Profile, kind: str, settings: Mapping[str, int]) -> list[Can
 
 
 def _neural(kind: str, n_max: int, *, control: bool) -> Candidate:
-    values = {"spec.types": [kind], "spec.control": control, f"spec.{kind}.n_max": n_max}
+    keys = f"spec.{kind}.n_max", f"spec.{kind}.n_min"
+    values = {"spec.types": [kind], "spec.control": control, keys[0]: n_max, keys[1]: 0}
     name = f"{kind} n_max={n_max}{'' if control else ' fixed'}"
     return Candidate(BenchSetup(name, (kind,), control, {kind: n_max}), values)

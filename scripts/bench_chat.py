@@ -4,7 +4,8 @@
     scripts/bench_chat.py [MODEL] [--repeat N] [--tokens N] [--threads N]
 
 The two alternate, with the same prompt and greedy sampling, and without drafts, so that both decode
-the same tokens one by one. Prints one JSON document; ``ratio`` should be 0.98 or more.
+the same tokens one by one. Prints one JSON record; ``ratio`` is the median of the pairs' ratios and
+should be 0.98 or more.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ import re
 import statistics
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench_plain import versions  # noqa: E402
+
+from gguf_spec.bench.document import described, machine, ref_name  # noqa: E402
 from tests.terminal import Terminal  # noqa: E402 (the repository's own)
 
 PROMPT = "Explain in markdown, with headings, lists and code, how a binary search works."
@@ -43,7 +48,18 @@ def main() -> None:
         for measure in (of_run, of_chat) if i % 2 else (of_chat, of_run):
             (runs if measure is of_run else chats).append(measure(common))
     ratios = [chat / run for chat, run in zip(chats, runs, strict=True)]
-    print(json.dumps({"run": runs, "chat": chats, "ratio": statistics.median(ratios)}))
+    record = {
+        "what": "tokens/s of chat in a terminal beside run, plain decoding, interleaved",
+        "command": " ".join(["scripts/bench_chat.py", *described(sys.argv[1:])]),
+        "date": date.today().isoformat(),
+        "machine": machine(),
+        "versions": versions(),
+        "model": ref_name(given.model),
+        "run": runs,
+        "chat": chats,
+        "ratio": statistics.median(ratios),
+    }
+    print(json.dumps(record, indent=1))
 
 
 def of_run(common: list[str]) -> float:

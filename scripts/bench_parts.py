@@ -15,14 +15,14 @@ import random
 import statistics
 from collections.abc import Callable
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from bench_plain import machine, ref_name, sha256
+from bench_plain import sha256, versions
 
+from gguf_spec.bench.document import machine, ref_name
 from gguf_spec.context import Run
 from gguf_spec.drafters.base import Drafter
 from gguf_spec.drafters.ngram_registry import make_ngram
@@ -68,7 +68,7 @@ def main() -> None:
         "command": f"scripts/bench_parts.py --model {ref_name(options.model)}",
         "date": date.today().isoformat(),
         "machine": machine(),
-        "versions": {name: version(name) for name in ("gguf-spec", "llama-cpp-python", "numpy")},
+        "versions": versions(),
         "model": {"file": setup.path.name, "sha256": sha256(setup.path), "n_vocab": n_vocab},
         "sampling_microseconds_per_row": sampling,
         "ngram": {kind: ngram(kind) for kind in NGRAM_TYPES},

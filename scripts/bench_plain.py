@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import platform
 import random
 import socket
@@ -30,8 +29,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import psutil
-
+from gguf_spec.bench.document import described, machine, ref_name
 from gguf_spec.drafters.ngram import NgramSimple
 from gguf_spec.generation import GenerationParams
 from gguf_spec.history import History
@@ -57,7 +55,7 @@ def main() -> None:
         "command": " ".join(["scripts/bench_plain.py", *described(sys.argv[1:])]),
         "date": date.today().isoformat(),
         "machine": machine(),
-        "versions": {name: version(name) for name in ("gguf-spec", "llama-cpp-python", "numpy")},
+        "versions": versions(),
         "server": server_version(options.server),
         "results": results,
         "ngram_lookup": ngram_lookup(),
@@ -234,19 +232,10 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
-def machine() -> dict[str, Any]:
-    """What it ran on."""
-    cpu = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), cpu)
-    return {
-        "cpu": cpu,
-        "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "system": platform.system(),
-        "python": platform.python_version(),
-    }
+def versions() -> dict[str, str]:
+    """Of what decides about speed beside the model."""
+    names = ("gguf-spec", "llama-cpp-python", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
 def server_version(path: Path) -> str:
@@ -260,16 +249,6 @@ def sha256(path: Path) -> str:
     """Of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def ref_name(ref: str) -> str:
-    """A reference without folders of this machine."""
-    return Path(ref).name
-
-
-def described(arguments: list[str]) -> list[str]:
-    """The command line without folders of this machine."""
-    return [Path(a).name if os.sep in a else a for a in arguments]
 
 
 if __name__ == "__main__":

@@ -24,15 +24,15 @@ import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import gguf
 import numpy as np
-from bench_plain import PROMPT, machine, ref_name, sha256
+from bench_plain import PROMPT, sha256, versions
 
+from gguf_spec.bench.document import machine, ref_name
 from gguf_spec.engine import Request
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -76,7 +76,7 @@ def main() -> None:
         "command": f"scripts/bench_rounds.py --model {ref_name(options.model)}",
         "date": date.today().isoformat(),
         "machine": machine(),
-        "versions": {name: version(name) for name in ("gguf-spec", "llama-cpp-python", "numpy")},
+        "versions": versions(),
         "model": {"file": setup.path.name, "sha256": sha256(setup.path)},
         "n_max": N_MAX,
         "n_threads": options.threads,
@@ -207,9 +207,7 @@ def eagle3_head(target: Path, folder: Path) -> Path:
 def small_model(target: Path, folder: Path) -> Path:
     """A model of two narrow layers with the vocabulary of ``target``."""
     reader = gguf.GGUFReader(target)
-    arch = reader.fields["general.architecture"].contents()
     n_vocab = len(reader.fields["tokenizer.ggml.tokens"].data)
-    del arch
     width, n_ff, n_head, n_layer = 64, 128, 2, 2
     size = width // n_head
     keys = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from gguf_spec.bench.table import Rows, render
@@ -36,7 +37,7 @@ def summary(workloads: Sequence[Mapping[str, Any]]) -> Rows:
     ]
     for one in workloads:
         speeds = one["plain_tokens_per_second"]
-        row = [one["workload"], f"{speeds[len(speeds) // 2]:.1f}"]
+        row = [one["workload"], f"{median(speeds):.1f}"]
         for key in ("auto_beside_fixed", "auto_beside_peer"):
             found = one[key]
             names = dict.fromkeys(str(half["best"]) for half in found["halves"] if half["best"])

@@ -14,14 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from gguf_spec.bench.peer import NAME, LlamaServer
+from gguf_spec.bench.peer import NAME, LlamaServer, common_limits, turn_of
 from gguf_spec.bench.runner import BenchRun, Conversation, Prompt, Turn, common_prefix
 from gguf_spec.bench.setups import BenchSetup
-from gguf_spec.errors import RunError
 from gguf_spec.session import Session
 
 FORGETFUL = ("ngram-simple",)
-_LEAST_SHARE = 0.5
 
 
 class WarmPeer:
@@ -80,9 +78,10 @@ class WarmPeer:
             return
         wanted = [prompt.params.max_tokens or -1 for prompt in conversation.prompts]
         found = self._decode(conversation, wanted)
-        limits = common_limits(found, conversation)
+        limits = common_limits(found.turns, conversation)
         if limits is None:
-            same = [common_prefix(t.tokens, p.reference) for t, p in _pairs(found, conversation)]
+            both = zip(found.turns, conversation.prompts, strict=True)
+            same = [common_prefix(turn.tokens, prompt.reference) for turn, prompt in both]
             self.refused[name] = f"the texts have {same} tokens of the turns in common"
             return
         self._limits[name] = limits
@@ -105,20 +104,12 @@ class WarmPeer:
             "stream": False,
         }
         answer = self.server.ask("/completion", body)
-        try:
-            timings = answer["timings"]
-            prefill = float(timings["prompt_ms"]) / 1e3
-            end = prefill + float(timings["predicted_ms"]) / 1e3
-            made = tuple(int(token) for token in answer["tokens"])
-            cached = len(tokens) - int(timings["prompt_n"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{NAME}: an answer without {error}") from error
-        times = (prefill, *([end] * (len(made) - 1))) if made else ()
+        turn, timings = turn_of(answer, len(tokens)), answer["timings"]
         counts = {
             "num_draft_tokens": int(timings.get("draft_n", 0)),
             "num_accepted_tokens": int(timings.get("draft_n_accepted", 0)),
         }
-        return Turn(made, times, len(tokens), cached), counts
+        return turn, counts
 
     def cut(self, name: str) -> int | None:
         """Where its text of a workload goes another way than ours, in tokens of a turn; None if
@@ -185,22 +176,3 @@ class WarmPeer:
         if name not in self._saved and self._fresh:
             self.server.ask("/slots/0?action=save", {"filename": file})
             self._saved.add(name)
-
-
-def common_limits(run: BenchRun, conversation: Conversation) -> list[int] | None:
-    """How many tokens of each turn to ask for, so that the texts agree: a server tells its time
-    for whole answers only. None if a turn has less than half in common with ours."""
-    limits = []
-    for turn, prompt in _pairs(run, conversation):
-        same = common_prefix(turn.tokens, prompt.reference)
-        if same == len(prompt.reference):
-            limits.append(prompt.params.max_tokens or -1)
-        elif same >= _LEAST_SHARE * len(prompt.reference):
-            limits.append(same)
-        else:
-            return None
-    return limits
-
-
-def _pairs(run: BenchRun, conversation: Conversation) -> list[tuple[Turn, Prompt]]:
-    return list(zip(run.turns, conversation.prompts, strict=True))

@@ -15,7 +15,15 @@ from gguf_spec.bench.statistics import Estimate
 from gguf_spec.cli.tune import tuned_text
 from gguf_spec.profile import Profile, apply_values, load_profile
 from gguf_spec.setup import Setup, prepare
-from gguf_spec.tune import LENGTHS, Candidate, Tuning, candidates, search, searched_profile
+from gguf_spec.tune import (
+    LENGTHS,
+    Candidate,
+    Tuning,
+    candidates,
+    profile_values,
+    search,
+    searched_profile,
+)
 
 MODELS = Path(__file__).parent / "models"
 TEXT = tuple(range(20))
@@ -163,6 +171,51 @@ def test_the_profile_says_what_was_measured(profile: Profile, setup: Setup, tmp_
     assert prepare(tuned).ceilings == (3,)
     assert "1.50 x the speed of plain decoding" in text
     assert "#   a: 1.50 (1.50 to 1.50)" in text
+
+
+def test_a_stack_is_written_in_the_order_that_was_measured(profile: Profile) -> None:
+    only = ("draft-simple", "ngram-cache")
+    searched = searched_profile(profile, prepare(profile), only=only)
+    setup = prepare(searched)
+    runner = FakeRunner({"ngram-cache n_draft=8 fixed + draft-simple n_max=3 fixed": 2.0})
+    runner.speeds |= {"draft-simple n_max=3 fixed": 1.5, "ngram-cache n_draft=8 fixed": 1.4}
+    found, _ = _search(runner, searched, setup)
+    assert found.winner is not None
+    assert len(found.winner.setup.types) == 2
+    assert tuple(profile_values(found)["spec.types"]) == found.winner.setup.types
+
+
+@pytest.mark.parametrize("table", ["draft", "draft-simple"])
+def test_short_drafts_may_win_where_the_profile_asks_for_long_ones(
+    profile: Profile, tmp_path: Path, table: str
+) -> None:
+    """Lengths are measured without the profile's ``n_min``, so the tuned one has none either."""
+    asking = apply_values(profile, {f"spec.{table}.n_min": 2})
+    setup = prepare(searched_profile(asking, prepare(asking)))
+    for n_max in (1, 5):
+        runner = FakeRunner({f"draft-simple n_max={n_max} fixed": 1.5})
+        found, _ = _search(runner, asking, setup)
+        path = tmp_path / f"{n_max}.toml"
+        path.write_text(tuned_text(asking, found, setup, ["a"]), encoding="utf-8")
+        tuned = prepare(load_profile(path))
+        assert (tuned.floors, tuned.ceilings) == ((0,), (n_max,))
+
+
+def test_files_are_found_from_any_folder(
+    profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profile's paths start at its own folder, those of a command line at the present one."""
+    monkeypatch.chdir(MODELS)
+    here = apply_values(
+        profile, {"target.model": "tiny-target.gguf", "spec.draft.model": "tiny-draft.gguf"}
+    )
+    setup = prepare(searched_profile(here, prepare(here)))
+    found, _ = _search(FakeRunner({"draft-simple n_max=3 fixed": 1.5}), here, setup)
+    path = tmp_path / "tuned.toml"
+    path.write_text(tuned_text(here, found, setup, ["a"]), encoding="utf-8")
+    tuned = load_profile(path)
+    assert tuned.spec.draft.model == str(MODELS / "tiny-draft.gguf")
+    assert prepare(tuned).spec_types == ("draft-simple",)
 
 
 def test_a_winner_in_doubt_is_left_off() -> None:

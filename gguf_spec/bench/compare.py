@@ -19,13 +19,15 @@ _NEAR_TIE = "identical-up-to-near-ties"
 _SHARE = 0.03  # of its time that drafting may lose, beside the tokens that are told
 
 
-def compared_tokens(a: Turn, b: Turn) -> int:
+def compared_tokens(base: Turn, other: Turn) -> int:
     """How many tokens of the two answers are compared: all if they are equal, else those of the
-    steps before the first difference."""
-    n = common_prefix(a.tokens, b.tokens)
-    if n == len(a.tokens) == len(b.tokens):
+    steps before the first difference. All of the ``base``, too, if ``other`` only goes on: a server
+    is asked for as much as is equal, and tells one time for all of it. The step of ``other`` that
+    reaches beyond its end counts whole, against ``other``."""
+    n = common_prefix(base.tokens, other.tokens)
+    if n == len(base.tokens):
         return n
-    while n and any(n < len(t.times) and t.times[n] == t.times[n - 1] for t in (a, b)):
+    while n and any(n < len(t.times) and t.times[n] == t.times[n - 1] for t in (base, other)):
         n -= 1
     return n
 

@@ -19,12 +19,12 @@ def reset_peak() -> None:
 
 def peak_bytes(pid: int | None = None) -> int | None:
     """The peak of a process (default: this one); where the system does not tell, what it has now.
-    None if there is no such process."""
+    None if there is no such process, or none any more."""
     where = "self" if pid is None else str(pid)
     with suppress(OSError):
         found = _PEAK.search(Path(f"/proc/{where}/status").read_bytes())
         if found is not None:
             return int(found[1]) * 1024
     with suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss)
+        return int(psutil.Process(pid).memory_info().rss) or None
     return None

@@ -10,6 +10,7 @@ Only greedy workloads are compared, because its random numbers are others.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import math
@@ -21,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -41,6 +42,15 @@ _ANSWER_SECONDS = 3600.0
 _END_SECONDS = 1.0  # in which a process that has closed its connections ends
 _TAIL = 4000  # bytes of the log that an error is looked for in
 _LEAST_SHARE = 0.5
+
+
+_running: list[subprocess.Popen[bytes]] = []
+
+
+def end_all() -> None:
+    """Have all servers end, for a process that ends without closing them."""
+    for process in _running:
+        process.terminate()
 
 
 class LlamaServer:
@@ -67,7 +77,7 @@ class LlamaServer:
         self.name = f"{NAME} {setup.name}"
         self.peer_of = setup.name
         self._session = session
-        self._limits: dict[str, list[int]] = {}
+        self._limits: dict[str, list[int] | None] = {}
         path = find_program(program)
         self.version = _version(path)
         self.arguments = _arguments(session, setup)
@@ -83,6 +93,7 @@ class LlamaServer:
         except OSError as error:
             self._log.close()
             raise RunError(f"{path} cannot be started: {error.strerror}") from error
+        _running.append(self._process)
         try:
             self._wait(start_seconds)
             self.build = self._check_model()
@@ -95,14 +106,14 @@ class LlamaServer:
         if conversation.prompts[0].params.sampling.temperature > 0.0:
             return None
         if conversation.name not in self._limits:
-            self._limits[conversation.name] = self._common(conversation)
+            whole = [prompt.params.max_tokens or -1 for prompt in conversation.prompts]
+            found = self._decode(conversation, whole)
+            self._limits[conversation.name] = common_limits(found, conversation)
         limits = self._limits[conversation.name]
-        if not limits:
+        if limits is None:
             return None
-        result = BenchRun(number, conversation.name, self.name)
-        for index, prompt in enumerate(conversation.prompts):
-            result.turns.append(self._answer(prompt, limits[index], first=index == 0))
-        return result
+        turns = self._decode(conversation, limits)
+        return BenchRun(number, conversation.name, self.name, turns)
 
     def record(self) -> dict[str, Any]:
         """What it was, as JSON."""
@@ -123,13 +134,17 @@ class LlamaServer:
 
     def close(self) -> None:
         """End the process."""
-        if self._process.poll() is None:
-            self._process.terminate()
+        process = self._process
+        if process.poll() is None:
+            process.terminate()
             try:
-                self._process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_STOP_SECONDS)
+            finally:  # after Ctrl-C, too
+                process.kill()
+                process.wait()
+        if process in _running:
+            _running.remove(process)
         self._log.close()
 
     def __enter__(self) -> LlamaServer:
@@ -143,20 +158,13 @@ class LlamaServer:
     ) -> None:
         self.close()
 
-    def _common(self, conversation: Conversation) -> list[int]:
-        """How many tokens of each turn it decodes as we do, found out once; [] if that is less
-        than half. A server tells its time for whole answers only, so no more is asked of it."""
-        limits = []
-        for index, prompt in enumerate(conversation.prompts):
-            answer = self._answer(prompt, prompt.params.max_tokens or -1, first=index == 0)
-            same = common_prefix(answer.tokens, prompt.reference)
-            if same == len(prompt.reference):
-                limits.append(prompt.params.max_tokens or -1)
-            elif same >= _LEAST_SHARE * len(prompt.reference):
-                limits.append(same)
-            else:
-                return []
-        return limits
+    def _decode(self, conversation: Conversation, limits: Sequence[int]) -> list[Turn]:
+        return [
+            self._answer(prompt, n_predict, first=index == 0)
+            for index, (prompt, n_predict) in enumerate(
+                zip(conversation.prompts, limits, strict=True)
+            )
+        ]
 
     def _answer(self, prompt: Prompt, n_predict: int, *, first: bool) -> Turn:
         """One completion. Raises RunError if the server gives none."""
@@ -170,17 +178,7 @@ class LlamaServer:
             "n_probs": 0,
             "stream": False,
         }
-        answer = self.ask("/completion", body)
-        try:
-            timings = answer["timings"]
-            prefill = _seconds(timings["prompt_ms"])
-            end = prefill + _seconds(timings["predicted_ms"])
-            tokens = tuple(int(token) for token in answer["tokens"])
-            cached = len(prompt.tokens) - int(timings.get("prompt_n", 0))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise RunError(f"{NAME}: an answer without {error}: is it llama-server?") from error
-        times = (prefill, *([end] * (len(tokens) - 1))) if tokens else ()
-        return Turn(tokens, times, len(prompt.tokens), cached)
+        return turn_of(self.ask("/completion", body), len(prompt.tokens))
 
     def _wait(self, seconds: float) -> None:
         """Until it has loaded the model."""
@@ -275,6 +273,40 @@ class LlamaServer:
         return f": {said[-1]}" if said else ""
 
 
+def turn_of(answer: Mapping[str, Any], n_prompt: int) -> Turn:
+    """What a server has answered to a prompt of ``n_prompt`` tokens. It tells when the first token
+    was there and when the last: the others have the time of the last.
+
+    Raises:
+        RunError: that is no answer of llama-server.
+    """
+    try:
+        timings = answer["timings"]
+        prefill = _seconds(timings["prompt_ms"])
+        end = prefill + _seconds(timings["predicted_ms"])
+        tokens = tuple(int(token) for token in answer["tokens"])
+        cached = n_prompt - int(timings.get("prompt_n", 0))
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"{NAME}: an answer without {error}: is it llama-server?") from error
+    times = (prefill, *([end] * (len(tokens) - 1))) if tokens else ()
+    return Turn(tokens, times, n_prompt, cached)
+
+
+def common_limits(turns: Sequence[Turn], conversation: Conversation) -> list[int] | None:
+    """How many tokens of each turn to ask for, so that the texts agree: a server tells its time
+    for whole answers only. None if a turn has less than half in common with ours."""
+    limits = []
+    for turn, prompt in zip(turns, conversation.prompts, strict=True):
+        same = common_prefix(turn.tokens, prompt.reference)
+        if same == len(prompt.reference):
+            limits.append(prompt.params.max_tokens or -1)
+        elif same >= _LEAST_SHARE * len(prompt.reference):
+            limits.append(same)
+        else:
+            return None
+    return limits
+
+
 class _NotAServerError(RunError):
     """It answers, and as another program would."""
 
@@ -339,7 +371,7 @@ def _ngram_arguments(kind: str, spec: Spec) -> list[str]:
 
 def _arguments(session: Session, setup: BenchSetup) -> list[str]:
     """The options that make it decode as our context does."""
-    params, target = session.context.params, session.setup.profile.target
+    params, target = session.context.params, session.setup.placed
     arguments: Sequence[object] = (
         *("-c", params.n_ctx, "-b", params.n_batch, "-ub", params.n_ubatch),
         *("-t", params.n_threads, "-tb", params.n_threads_batch),

@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
+from gguf_spec.audit import audit
 from gguf_spec.bench.setups import PLAIN, BenchSetup, Recorder, arrange, plain_setup
 from gguf_spec.bench.theory import Tally
 from gguf_spec.engine import Request
 from gguf_spec.errors import InputError
 from gguf_spec.generation import GenerationParams
-from gguf_spec.profile import Profile, apply_values
+from gguf_spec.profile import apply_values
+from gguf_spec.prompt import template_arguments
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
 from gguf_spec.workloads import Workload
@@ -195,6 +197,7 @@ class Runner:
         with self._arranged(setup, conversation.prompts) as recorder:
             for index, prompt in enumerate(conversation.prompts):
                 self._answer(result, index, prompt, recorder.rounds)
+            self._examine(result, conversation.prompts)
         return result
 
     @contextmanager
@@ -248,28 +251,33 @@ class Runner:
             _count(result.offered, one.n_drafted)
             _count(result.positions, one.n_accepted)
         result.tally.decode_seconds += times[-1] - times[0]
-        if prompt.reference and tuple(tokens) != prompt.reference:
-            self._examine(result, index, prompt, tokens, generation)
 
-    def _examine(
-        self, result: BenchRun, index: int, prompt: Prompt, tokens: Sequence[int], generation: Any
-    ) -> None:
-        """Find out why a text differs from that of plain decoding, once for each pair of workload
-        and set-up."""
+    def _examine(self, result: BenchRun, prompts: Sequence[Prompt]) -> None:
+        """Find out why a text differs from that of plain decoding, if one does, once for each pair
+        of workload and set-up. The caches are empty afterwards."""
         key = (result.workload, result.setup)
-        if key in self.differences:
+        texts = [turn.tokens for turn in result.turns]
+        differing = [i for i, p in enumerate(prompts) if p.reference and texts[i] != p.reference]
+        if key in self.differences or not differing:
             return
+        index = differing[0]
+        prompt, tokens = prompts[index], texts[index]
         same = common_prefix(tokens, prompt.reference)
         found: dict[str, Any] = {"turn": index, "first_divergence": same}
         if result.exactness != "seed-exact":
             verdict = "another text of the same distribution"
         else:
-            audit = generation.audit().report()
-            verdict = audit["verdict"]
+            session, params = self.session, prompt.params
+            session.sequence.consistent = False
+            sampler = Sampler(params.sampling, breaks=session.breaks_repetition, mask=params.mask)
+            audited = audit(
+                session.context, session.sequence.seq, prompt.tokens, tokens, sampler
+            ).report()
+            verdict = audited["verdict"]
             if verdict == "token-identical":
                 verdict = "the reference differs"  # plain decoding does not repeat itself
-            gaps = [one["gap"] for one in audit["differing"] if one["gap"] is not None]
-            found |= {"gap": max(gaps, default=None), "noise": audit["noise"]}
+            gaps = [one["gap"] for one in audited["differing"] if one["gap"] is not None]
+            found |= {"gap": max(gaps, default=None), "noise": audited["noise"]}
         self.differences[key] = found | {"verdict": verdict}
 
     def _conversation(self, workload: Workload) -> Conversation:
@@ -296,8 +304,10 @@ class Runner:
         self, workload: Workload, messages: Sequence[dict[str, str]], *, last: bool
     ) -> Prompt:
         session = self.session
-        tokens = tuple(session.chat_prompt(messages, **_thinking(session.setup.profile)))
-        params = self._params(workload, workload.predict if last else "")
+        profile = session.setup.profile
+        tokens = tuple(session.chat_prompt(messages, **template_arguments(profile)))
+        mask = session.thinking.limited(tokens, profile.chat.think_budget, None)
+        params = replace(self._params(workload, workload.predict if last else ""), mask=mask)
         self._check_room(workload, len(tokens), params.max_tokens or 0)
         return Prompt(tokens, params)
 
@@ -356,8 +366,3 @@ def _count(counts: list[int], n: int) -> None:
     counts += [0] * (n - len(counts))
     for i in range(n):
         counts[i] += 1
-
-
-def _thinking(profile: Profile) -> dict[str, Any]:
-    think = profile.chat.think
-    return {} if think == "auto" else {"enable_thinking": think == "on"}

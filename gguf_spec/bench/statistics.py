@@ -58,8 +58,3 @@ def geometric_mean(values: Sequence[float]) -> float:
     """Of positive values: what is right for ratios, where 2 and 1/2 make 1."""
     total = math.fsum(math.log(value) for value in values)
     return math.exp(total / len(values))
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Minimum, median, maximum."""
-    return {"min": min(values), "median": median(values), "max": max(values)}

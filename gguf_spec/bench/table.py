@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 Rows = list[list[str]]
@@ -217,8 +218,8 @@ def _differ(there: Sequence[Mapping[str, Any] | None]) -> str:
 
 
 def _speed(values: Sequence[float | None]) -> str:
-    known = sorted(value for value in values if value is not None)
-    return f"{known[len(known) // 2]:.1f}" if known else _NONE
+    known = [value for value in values if value is not None]
+    return f"{median(known):.1f}" if known else _NONE
 
 
 def _model_digest(record: Mapping[str, Any]) -> str:

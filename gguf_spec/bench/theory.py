@@ -87,8 +87,8 @@ class Tally:
         return self.n_accepted / tested if tested else None
 
     @property
-    def speed(self) -> float:
-        """Seconds per token."""
+    def seconds_per_token(self) -> float:
+        """Of decoding, all tokens but the first."""
         return self.decode_seconds / (self.steps + self.n_accepted)
 
 
@@ -157,6 +157,6 @@ def explain(plain: Tally, drafted: Tally) -> Explanation | None:
             ("drafts of differing length and luck", tokens / (drafting + 1.0)),
             ("the time of verifying", tokens / (drafting + verify)),
             ("the engine's time", tokens / (drafting + verify + engine)),
-            ("the steps without a draft: measured", unit / drafted.speed),
+            ("the steps without a draft: measured", unit / drafted.seconds_per_token),
         ),
     )

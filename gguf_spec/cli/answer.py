@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gguf_spec.cli.keys import restore_terminal
 from gguf_spec.cli.output import Output
@@ -91,21 +91,6 @@ def warn_about_template(session: Session, out: Output) -> None:
             "this model has no chat template: the prompt is written as ChatML, which the model may "
             "not know (--raw sends it as it is)"
         )
-
-
-def template_arguments(profile: Profile) -> dict[str, Any]:
-    """What the profile's wishes about reasoning mean to a chat template. Qwen, GLM and most others
-    look at ``enable_thinking``, DeepSeek V3.1 and Kimi K3 at ``thinking``; Seed-OSS tells the model
-    its ``thinking_budget``."""
-    chat = profile.chat
-    arguments: dict[str, Any] = {}
-    if chat.think != "auto":
-        arguments["enable_thinking"] = arguments["thinking"] = chat.think == "on"
-    if chat.reasoning_effort != "auto":
-        arguments["reasoning_effort"] = chat.reasoning_effort
-    if chat.think_budget >= 0:
-        arguments["thinking_budget"] = chat.think_budget
-    return arguments
 
 
 def warn_about_thinking(session: Session, profile: Profile, out: Output) -> None:

@@ -196,11 +196,14 @@ def _rounds(
     """Run everything, with a progress bar. Interrupts are put off from then on until ``keeping``
     ends."""
     from gguf_spec.bench.measure import measure, start_peers
+    from gguf_spec.bench.peer import end_all
     from gguf_spec.bench.runner import Runner
+    from gguf_spec.cli.keys import undone_by_signals
 
     with contextlib.ExitStack() as stack:
         peers = []
         if program is not None:
+            stack.enter_context(undone_by_signals(end_all))
             with out.wait("starting llama-server"):
                 peers = start_peers(program, session, setups)
             for server in peers:

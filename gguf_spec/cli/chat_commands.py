@@ -132,9 +132,11 @@ def color(turns: Turns, rest: str) -> None:
 def save(turns: Turns, rest: str) -> None:
     """``/save [--state] FILE``."""
     words = rest.split()
-    with_state = "--state" in words
-    name = rest.replace("--state", "", 1).strip() if with_state else rest
-    path = _path(name, "/save")
+    with_state = "--state" in (*words[:1], *words[-1:])
+    if with_state:
+        option_first = words[0] == "--state"
+        rest = (rest.removeprefix if option_first else rest.removesuffix)("--state").strip()
+    path = _path(rest, "/save")
     if path.exists():
         try:
             load_chat(path)

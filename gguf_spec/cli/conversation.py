@@ -14,7 +14,6 @@ from gguf_spec.cli.prompts import read_text
 from gguf_spec.cli.turns import Turns
 from gguf_spec.errors import GgufSpecError, PromptError, UsageError
 from gguf_spec.profile import Sampling, apply_overrides
-from gguf_spec.setup import NOT_YET
 
 _SHORT_KEYS = {"temp": "temperature"}
 _RELOADED = ("target", "memory", "spec", "engine")
@@ -144,12 +143,12 @@ class Conversation:
                 "(the answer will be the same: temperature 0 or a fixed seed; "
                 "/set temperature 0.8, /set seed -1)"
             )
-        last = turns.messages[-2:]
+        before = turns.messages.copy()
         del turns.messages[-2:]
         try:
-            return turns.answer(last[0]["content"])
-        except BaseException:
-            turns.messages += last
+            return turns.answer(before[-2]["content"])
+        except BaseException:  # as late as behind the new answer
+            turns.messages[:] = before
             raise
 
     def _set_system(self, rest: str) -> None:
@@ -171,9 +170,6 @@ class Conversation:
         )
         dotted = f"sampling.{name}" if is_sampling or "." not in key else key
         changed = apply_overrides(self.turns.profile, {dotted: value}, "/set")
-        if dotted.removeprefix("sampling.") in NOT_YET.get("sampling", "").split():
-            self._out.say(f"{dotted} is not available in this version")
-            return
         if dotted.partition(".")[0] in _RELOADED:
             self._out.say(f"(loading the model again, with --set {dotted}={value})")
             chat_commands.reload(self.turns, changed)

@@ -167,11 +167,8 @@ def _tell(session: Session, report: dict[str, Any], audited: str | None, out: Ou
 
 
 def _tokens(session: Session, profile: Profile, text: str, raw: bool, out: Output) -> list[int]:
-    from gguf_spec.cli.answer import (
-        template_arguments,
-        warn_about_template,
-        warn_about_thinking,
-    )
+    from gguf_spec.cli.answer import warn_about_template, warn_about_thinking
+    from gguf_spec.prompt import template_arguments
     from gguf_spec.prompt_size import check_size
 
     check_size(session.setup.target, session.context.n_ctx, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from datetime import date
@@ -93,7 +92,7 @@ def tune(
     from gguf_spec.cli.answer import open_session, prepare_setup, warn_about_template
     from gguf_spec.cli.bench import check_conversations, chosen_values, find_workloads
     from gguf_spec.cli.choice import make_profile, profile_name
-    from gguf_spec.cli.new_profile import check_path, new_path
+    from gguf_spec.cli.new_profile import check_path, new_path, write_profile
     from gguf_spec.setup import prepare
     from gguf_spec.tune import MAX_WIDTH, candidates, search, searched_profile
 
@@ -129,7 +128,7 @@ def tune(
     told = printable(_told(tuning))
     try:
         with interrupts_put_off():
-            _write(path, text, force=force)
+            write_profile(path, text, force=force)
     except GgufSpecError:
         out.text(f"{told}\n")  # it took long to find out
         raise
@@ -141,17 +140,16 @@ def tuned_text(profile: Profile, tuning: Tuning, setup: Setup, workloads: Sequen
     """The profile that a search led to, with its measurements as comments."""
     from gguf_spec.cli.summary import counted
     from gguf_spec.cli.toml import to_toml
-    from gguf_spec.profile import DRAFT_TYPES, apply_values
+    from gguf_spec.profile import DRAFT_TYPES, apply_values, with_paths
     from gguf_spec.tune import profile_values
 
     wanted: dict[str, object] = dict(profile_values(tuning))
     about = "tuned: " + (tuning.winner.setup.name if tuning.worth_it and tuning.winner else "off")
     model = profile.target.model or "demo"
-    if os.path.exists(os.path.expanduser(model)):
-        model = os.path.abspath(os.path.expanduser(model))
     wanted |= {"description": f"{Path(setup.ref).name}, {about}", "target.model": model}
     tuned = apply_values(profile, wanted)
-    written = tuned.model_dump(mode="python", by_alias=True, exclude_unset=True)
+    keys = tuned.model_dump(mode="python", by_alias=True, exclude_unset=True)
+    written = with_paths(keys, Path.cwd())  # it may lie, and be used, in another folder
     written.pop("extends", None)
     if not any(kind in DRAFT_TYPES for kind in tuned.spec.types):  # a draft that is not used
         for table in ("draft", *DRAFT_TYPES):
@@ -200,12 +198,6 @@ def _told(tuning: Tuning) -> str:
     lines = _verdict(tuning)
     rows = [f"  {score:5.2f}  {name}" for name, score, _ in tuning.tried[:8]]
     return "\n".join([*lines, "", "tried, best first:", *rows])
-
-
-def _write(path: Path, text: str, *, force: bool) -> None:
-    from gguf_spec.cli.new_profile import write_profile
-
-    write_profile(path, text, force=force)
 
 
 def _only(options: ModelOptions) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from gguf_spec.cli.answer import (
     cancelled_by_interrupt,
     show_warnings,
     stream,
-    template_arguments,
     told_events,
 )
 from gguf_spec.cli.keys import quiet_keys
@@ -18,6 +17,7 @@ from gguf_spec.cli.loaded import Loaded
 from gguf_spec.cli.output import Output
 from gguf_spec.cli.saved import saved_seconds
 from gguf_spec.cli.summary import answer_line
+from gguf_spec.prompt import template_arguments
 from gguf_spec.prompt_size import check_size
 from gguf_spec.reasoning import split
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +233,41 @@ def test_a_server_that_goes_away(session: Session, fake: Fake) -> None:
             server.run(1, runner.conversations[0])
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_us_ends_the_server(fake: Fake, tmp_path: Path, name: str) -> None:
+    """It holds a whole model, and nobody else would ever end it."""
+    command = [sys.executable, "-m", "gguf_spec", "bench", str(MODELS / "tiny-target.gguf")]
+    command += ["-t", "1", "-c", "256", "--workload", "echo", "-n", "2", "-o", str(tmp_path)]
+    command += ["--spec-type", "ngram-simple", "--peer", f"llama-server={fake('loading')}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as ours:
+        until = time.monotonic() + 60.0
+        theirs: list[psutil.Process] = []
+        while not theirs and time.monotonic() < until:
+            theirs = [
+                child
+                for child in psutil.Process(ours.pid).children()
+                if "--port" in child.cmdline()
+            ]
+            time.sleep(0.02)
+        assert theirs
+        number = getattr(signal, name)
+        ours.send_signal(number)
+        assert ours.wait(20) == -number
+    _, alive = psutil.wait_procs(theirs, timeout=20)
+    for child in alive:
+        child.kill()
+    assert not alive
+
+
+def test_a_server_that_has_ended_has_no_peak(session: Session, fake: Fake) -> None:
+    """As after Ctrl-C, which reaches both: a process that nobody has waited for has no memory."""
+    with LlamaServer(fake(), session, plain_setup()) as server:
+        assert server.peak_bytes() > 1 << 20  # type: ignore[operator]
+        os.kill(server._process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, server._process.pid, os.WEXITED | os.WNOWAIT)
+        assert server.peak_bytes() is None
+
+
 def test_the_same_settings(session: Session) -> None:
     assert spec_arguments(session, plain_setup()) == []
     told = " ".join(spec_arguments(session, BOTH))
@@ -236,6 +275,16 @@ def test_the_same_settings(session: Session) -> None:
     assert "--spec-ngram-simple-size-n 12 --spec-ngram-simple-size-m 48" in told
     assert "--spec-draft-n-max 3" in told
     assert f"-md {MODELS / 'tiny-draft.gguf'}" in told
+
+
+def test_the_same_placement(session: Session, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the plan, where the profile leaves it to the plan."""
+    placed = session.setup.placed.model_copy(update={"n_gpu_layers": 7, "n_cpu_moe": 2})
+    monkeypatch.setattr(session, "setup", replace(session.setup, placed=placed))
+    assert session.setup.profile.target.n_gpu_layers == "auto"
+    with LlamaServer(fake(), session, plain_setup()) as server:
+        told = " ".join(server.arguments)
+    assert "-ngl 7 -ncmoe 2" in told
 
 
 def test_synthetic_drafts_have_no_peer(session: Session, fake: Fake) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from gguf_spec.bench.setups import BenchSetup, plain_setup, synthetic_setup
 from gguf_spec.bench.table import compared, render, told
 from gguf_spec.errors import InputError
 from gguf_spec.session import Session
+from scripts.sweep_tables import markdown as sweep_tables
 from tests.bench.conftest import WORKLOADS
 
+RESULTS = Path(__file__).parents[2] / "bench_results"
 FIXED = BenchSetup("draft-simple fixed", ("draft-simple",), control=False)
 
 
@@ -143,6 +146,22 @@ def test_tables(record: dict[str, Any]) -> None:
     assert "the formula" in text
     assert "75.0 %" in text  # three pairs promise no more
     assert "### " not in text
+
+
+def test_a_speed_is_a_median(record: dict[str, Any]) -> None:
+    changed = json.loads(json.dumps(record))
+    for one in changed["comparisons"]:
+        for pair, speed in zip(one["pairs"], (10.0, 20.0, None), strict=True):
+            pair["baseline"]["tokens_per_second"] = speed
+    rows = [line.split() for line in told(changed).splitlines() if line.startswith("one ")]
+    assert {row[1] for row in rows} == {"15.0"}
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*-*.md")), ids=lambda path: path.stem)
+def test_the_tables_that_are_kept_are_those_of_the_records(path: Path) -> None:
+    record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    tables = sweep_tables if path.name.startswith("sweep-") else partial(told, markdown=True)
+    assert path.read_text(encoding="utf-8") == tables(record)
 
 
 def test_what_is_refused_is_told(record: dict[str, Any]) -> None:

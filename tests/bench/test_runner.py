@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,7 @@ from gguf_spec.control import AdaptiveController
 from gguf_spec.errors import InputError, UsageError
 from gguf_spec.history import History
 from gguf_spec.profile import Profile, apply_values
+from gguf_spec.prompt import template_arguments
 from gguf_spec.sampling import Sampler, SamplingParams
 from gguf_spec.session import Session
 from gguf_spec.setup import prepare
@@ -200,6 +202,48 @@ def test_a_text_that_differs_is_examined(session: Session, monkeypatch: pytest.M
     measured = measure(runner, 1)
     assert measured.runs
     assert runner.differences["one", FIXED.name]["verdict"] == "broken"
+
+
+def test_examining_a_text_does_not_empty_the_cache_of_the_next_turn(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decodes the text again: after the run, or the next prompt would be read as a whole, which
+    no other run has to do."""
+    runner = Runner(session, WORKLOADS[1:2], [plain_setup(), FIXED])
+    monkeypatch.setattr(
+        "gguf_spec.engine.judge",
+        lambda draft, sampler, history, logits, row, drawn: (
+            len(draft),
+            int(logits(row + len(draft)).argmax()),
+        ),
+    )
+    found = [runner.run(number, runner.conversations[0], FIXED) for number in (1, 2)]
+    difference = runner.differences["talk", FIXED.name]
+    assert (difference["turn"], difference["verdict"]) == (0, "broken")
+    assert found[0].turns[1].cached == found[1].turns[1].cached > 0
+
+
+def test_prompts_are_those_of_a_chat(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that a profile says about reasoning."""
+    chat = {"chat.think": "on", "chat.reasoning_effort": "low", "chat.think_budget": 3}
+    profile = apply_values(session.setup.profile, chat)
+    monkeypatch.setattr(session, "setup", replace(session.setup, profile=profile))
+    given: list[dict[str, Any]] = []
+    render = session.template.render
+
+    def rendered(messages: Any, arguments: Any) -> str:
+        given.append(dict(arguments))
+        return render(messages, arguments)
+
+    limits: list[int] = []
+    monkeypatch.setattr(session.template, "render", rendered)
+    monkeypatch.setattr(
+        session.thinking, "limited", lambda prompt, budget, mask: limits.append(budget)
+    )
+    Runner(session, WORKLOADS[:1], [plain_setup()])
+    assert given == [template_arguments(profile)]
+    assert given[0]["thinking"]
+    assert limits == [3]
 
 
 def test_an_interrupt_keeps_what_is_finished(

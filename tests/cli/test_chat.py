@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gguf_spec.cli import conversation
 from tests.cli.conftest import TARGET, Cli, Result
 
 
@@ -133,13 +132,6 @@ def test_commands_that_only_say_something(chat: Cli, line: str, said: str) -> No
     assert result.code == (0 if line in done else 1)
     assert said in result.err
     assert result.out == ""
-
-
-def test_sampling_that_nothing_looks_at_is_said(chat: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "NOT_YET", {"sampling": "mirostat"})
-    assert "not available" in chat("/set mirostat 2\n").err
-    monkeypatch.setattr(conversation, "NOT_YET", {})
-    assert "(mirostat is 2)" in chat("/set mirostat 2\n").err
 
 
 def test_full_context_is_said_and_the_chat_goes_on(chat: Cli, tiny: Cli) -> None:

@@ -78,6 +78,22 @@ def test_ctrl_c_ends_a_command_and_not_the_chat(
         conversation.take("/wait")
 
 
+def test_ctrl_c_behind_a_retried_answer_leaves_one_of_them(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = conversation.turns
+    conversation.take("hello")
+    before = [dict(message) for message in turns.messages]
+    assert len(before) == 2
+
+    def interrupted(report: object) -> None:  # the new answer has been remembered by then
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(turns, "_say_why_it_ended", interrupted)
+    assert conversation.take("/retry") is None
+    assert turns.messages == before
+
+
 def test_a_chat_that_lost_its_model_ends(conversation: Conversation, tmp_path: Path) -> None:
     loaded = conversation.turns.loaded
     copy = tmp_path / "copy.gguf"

@@ -31,6 +31,13 @@ def chat(cli: Cli) -> Cli:
 # ---------------------------------------------------------------------- conversations
 
 
+def test_where_the_option_stands_does_not_matter(chat: Cli) -> None:
+    for line in ("a--state.json --state", "--state b--state.json"):
+        assert chat(f"hello\n/save {line}\n").code == 0
+    names = sorted(path.name for path in Path.cwd().glob("*--state*"))
+    assert names == [f"{x}--state.json{end}" for x in "ab" for end in ("", ".state")]
+
+
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "chat.json"
     save_chat(path, SavedChat("Be brief.", MESSAGES, "demo"), {"arch": "llama"})
