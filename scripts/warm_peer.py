@@ -9,7 +9,9 @@ cannot have it back: there it is read again. Decoding is timed without the promp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +24,7 @@ from gguf_spec.session import Session
 
 FORGETFUL = ("ngram-simple",)
 _LEAST_SHARE = 0.5
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class WarmPeer:
@@ -178,7 +181,7 @@ class WarmPeer:
     def _put_back(self, name: str, prompt: Prompt) -> None:
         """Have the prompt cached: from the file, or read now. The single token that this takes is
         a first decode for a new process, too, and no drafter is asked for one."""
-        file = f"{self.kind or 'plain'}-{name}.slot"
+        file = f"{self.kind or 'plain'}-{_file_name(name)}.slot"
         if name in self._saved:
             self.server.ask("/slots/0?action=restore", {"filename": file})
         self.complete(prompt.tokens, 1)
@@ -200,6 +203,13 @@ def common_limits(run: BenchRun, conversation: Conversation) -> list[int] | None
         else:
             return None
     return limits
+
+
+def _file_name(name: str) -> str:
+    """``name`` where llama-server takes it as a file's name, else one of its own."""
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    return sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _pairs(run: BenchRun, conversation: Conversation) -> list[tuple[Turn, Prompt]]:
