@@ -29,6 +29,7 @@ MAX_BYTES = 2**20
 MAX_DEPTH = 32
 
 KeyPath = tuple[str, ...]
+_TOO_LARGE = "a number has more than 64 bits"
 _toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
@@ -41,6 +42,10 @@ def parse_toml(text: str) -> dict[str, Any]:
         data: dict[str, Any] = _toml.loads(text)
     except RecursionError:
         raise ValueError("arrays or tables are nested too deeply") from None
+    except ValueError as error:
+        if isinstance(error, _toml.TOMLDecodeError) or "digits" not in str(error):
+            raise
+        raise ValueError(_TOO_LARGE) from None  # more digits than Python converts
     _check_values(data)
     return data
 
@@ -61,7 +66,7 @@ def _check_values(data: object) -> None:
             elif isinstance(item, list):
                 children.extend(item)
             elif isinstance(item, int) and not -(2**63) <= item < 2**64:
-                raise ValueError("a number has more than 64 bits")
+                raise ValueError(_TOO_LARGE)
         depth, level = depth + 1, children
 
 

@@ -52,15 +52,15 @@ def parse_size(value: str | int) -> int:
     text = str(value).strip().upper() if isinstance(value, str) or abs(value) < 2**64 else ""
     match = _SIZE.fullmatch(text) if len(text) <= 40 else None
     if match is None:
-        raise UsageError(f'{_brief(value)} is not a size; write bytes or for instance "1.5GiB"')
+        raise UsageError(f'{brief(value)} is not a size; write bytes or for instance "1.5GiB"')
     number, unit = match.groups()
     if unit is None and "." in number:
         raise UsageError(
-            f'{_brief(value)} is not a whole number of bytes; add a unit as in "1.5GiB"'
+            f'{brief(value)} is not a whole number of bytes; add a unit as in "1.5GiB"'
         )
     size = int(Decimal(number) * _BINARY[unit])
     if size > _MAX_SIZE:
-        raise UsageError(f"{_brief(value)} is larger than any memory")
+        raise UsageError(f"{brief(value)} is larger than any memory")
     return size
 
 
@@ -72,7 +72,7 @@ def parse_memory(value: str | int) -> int:
         number = str(value).strip().rstrip("bB ") if isinstance(value, str) else str(value)
         meant = f"; did you mean {number}GiB?" if number.isdigit() else ""
         raise UsageError(
-            f"{_brief(value)} is {size} bytes, which is no memory to plan with{meant}",
+            f"{brief(value)} is {size} bytes, which is no memory to plan with{meant}",
             hint="a number without a unit is bytes; K, M, G, T are powers of 1024",
         )
     return size
@@ -83,7 +83,7 @@ def parse_memories(value: str) -> tuple[int, ...]:
     return tuple(parse_memory(part) for part in value.split(","))
 
 
-def _brief(value: object) -> str:
+def brief(value: object) -> str:
     """Show a value in a message without letting it fill the screen."""
     if isinstance(value, int) and abs(value) >= 2**64:
         return "a number of that length"
@@ -135,7 +135,7 @@ def parse_spec_types(value: str | list[str] | tuple[str, ...]) -> tuple[str, ...
     only stand alone.
     """
     if not isinstance(value, str | list | tuple):
-        raise UsageError(f"spec types are an array of texts, got {_brief(value)}")
+        raise UsageError(f"spec types are an array of texts, got {brief(value)}")
     parts: Iterable[object] = value.split(",") if isinstance(value, str) else value
     names = tuple(dict.fromkeys(_spec_type(part) for part in parts))
     if not names:
@@ -150,7 +150,7 @@ def parse_spec_types(value: str | list[str] | tuple[str, ...]) -> tuple[str, ...
 
 def _spec_type(value: object) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"a spec type is a text, got {_brief(value)}")
+        raise UsageError(f"a spec type is a text, got {brief(value)}")
     name = value.strip().lower().replace("_", "-")
     if name in SPEC_TYPES or name == "auto":
         return name
@@ -159,7 +159,7 @@ def _spec_type(value: object) -> str:
     if nearest := _ELSEWHERE.get(re.sub(r"[-\s]", "", name)):
         raise UsageError(f"`{name}` is not in llama.cpp; what comes nearest is {nearest}")
     best = nearest_name(name, [*SPEC_TYPES, *SHORT_TYPES, "auto"])
-    raise UsageError(f"unknown spec type {_brief(value)}; did you mean `{best}`?")
+    raise UsageError(f"unknown spec type {brief(value)}; did you mean `{best}`?")
 
 
 def nearest_name(name: str, names: Sequence[str]) -> str:
@@ -229,16 +229,16 @@ def _float(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"must be numbers with commas between them, got {_brief(text)}") from None
+        raise ValueError(f"must be numbers with commas between them, got {brief(text)}") from None
 
 
 def _override_tensor(value: tuple[str, ...]) -> tuple[str, ...]:
     for item in value:
         pattern, equals, buffer = item.rpartition("=")
         if not (pattern and equals and buffer):
-            raise ValueError(f"needs PATTERN=BUFFER, as in 'ffn_.*_exps=CPU', got {_brief(item)}")
+            raise ValueError(f"needs PATTERN=BUFFER, as in 'ffn_.*_exps=CPU', got {brief(item)}")
         if (why := _pattern_problem(pattern)) is not None:
-            raise ValueError(f"needs a regular expression, got {_brief(pattern)}: {why}")
+            raise ValueError(f"needs a regular expression, got {brief(pattern)}: {why}")
     return value
 
 
@@ -270,13 +270,13 @@ def _logit_bias(value: object) -> object:
     result: dict[int, float] = {}
     for key, bias in value.items():
         if not re.fullmatch(r"[0-9]{1,9}", str(key), re.ASCII):
-            raise ValueError(f"needs token ids as keys, got {_brief(key)}")
+            raise ValueError(f"needs token ids as keys, got {brief(key)}")
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or math.isnan(bias) or bias == math.inf:
-            raise ValueError(f"needs a number or -inf for token {key}, got {_brief(bias)}")
+            raise ValueError(f"needs a number or -inf for token {key}, got {brief(bias)}")
         if math.isfinite(bias) and abs(bias) > MOST_BIAS:
             raise ValueError(
-                f"needs at most {MOST_BIAS:g} either way for token {key}, got {_brief(bias)}"
+                f"needs at most {MOST_BIAS:g} either way for token {key}, got {brief(bias)}"
             )
         result[int(key)] = float(bias)
     return result
@@ -301,7 +301,7 @@ def _json_table(value: object) -> object:
             items.extend(item)
         elif not (item is None or isinstance(item, str | int) or _is_finite(item)):
             kinds = "texts, finite numbers, booleans, arrays and tables"
-            raise ValueError(f"must hold {kinds} only, got {_brief(str(item))}")
+            raise ValueError(f"must hold {kinds} only, got {brief(str(item))}")
     return value
 
 

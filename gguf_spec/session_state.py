@@ -20,7 +20,7 @@ from gguf_spec.backend.seq_state import dump_state, put_state
 from gguf_spec.errors import InputError
 from gguf_spec.folders import home_config_dir
 from gguf_spec.session import Session
-from gguf_spec.user_files import is_readable
+from gguf_spec.user_files import is_readable, write_whole
 
 _MAGIC = b"gguf-spec state 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -41,15 +41,8 @@ def save_state(session: Session, path: Path) -> int:
     head = json.dumps({**_facts(session), "n_tokens": n}).encode() + b"\n"
     tokens = array("i", sequence.history[:n]).tobytes()
     body = b"".join((_MAGIC, head, tokens, dump_state(session.context, sequence.seq)))
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        try:
-            with open(part, "wb") as file:
-                file.write(body)
-                file.write(hmac.digest(_key(), body, "sha256"))
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(path, body, hmac.digest(_key(), body, "sha256"))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
     return n

@@ -1,4 +1,5 @@
 """Files that a user names, read whole: never one that has no end, or that nobody may ever write.
+And written whole: never in the place of a device or a pipe, which are no files to be replaced.
 
 A device such as /dev/zero has no end, and to open a named pipe waits for whoever writes into it.
 What a shell hands over is neither: ``<(…)`` is the path of a descriptor that is open already.
@@ -67,6 +68,37 @@ def read_up_to(file: BinaryReader, most: int) -> bytes:
     if not left:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes")
     return b"".join(parts)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raises OSError if ``path`` is something else than a regular file or nothing: what is renamed
+    onto a device takes its place. A link is what it leads to."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def write_whole(path: Path, *parts: bytes) -> None:
+    """Write a file in one go: it holds all of ``parts``, or what it held before. A link stays one.
+
+    Raises:
+        OSError: it cannot be written, or is no regular file.
+        ValueError: a NUL in the name.
+    """
+    check_replaceable(path)
+    path = Path(os.path.realpath(path))
+    new = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with new.open("wb") as file:
+            file.writelines(parts)
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _is_open(path: Path) -> bool:

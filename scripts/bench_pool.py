@@ -30,12 +30,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sweep_record import begin, new_path, run_main, write
+from sweep_record import begin, check_file, count, new_path, run_main, write
 from sweep_tables import pool_markdown, pool_rows
 from warm_peer import WarmPeer
 
 from gguf_spec.bench.compare import comparison
 from gguf_spec.bench.peer import find_program
+from gguf_spec.bench.records import check_folder
 from gguf_spec.bench.runner import BenchRun, Conversation, Prompt, Runner
 from gguf_spec.bench.setups import PLAIN, BenchSetup, plain_setup
 from gguf_spec.bench.table import render
@@ -87,10 +88,12 @@ def main() -> int:
     parser.add_argument("model")
     parser.add_argument("--peer", required=True, help="llama-server's path")
     parser.add_argument("--case", action="append", choices=sorted(CASES))
-    parser.add_argument("-n", "--predict", type=int, default=128, help="most tokens of an answer")
-    parser.add_argument("--repeat", type=int, default=7, help="rounds")
-    parser.add_argument("-t", "--threads", type=int, default=2)
-    parser.add_argument("-c", "--ctx", type=int, default=4096)
+    parser.add_argument(
+        "-n", "--predict", type=count(2), default=128, help="most tokens of an answer"
+    )
+    parser.add_argument("--repeat", type=count(1), default=7, help="rounds")
+    parser.add_argument("-t", "--threads", type=count(1, 512), default=2)
+    parser.add_argument("-c", "--ctx", type=count(1, 1 << 24), default=4096)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "bench_results")
     parser.add_argument("--resume", type=Path, help="a record whose cases are done")
     options = parser.parse_args()
@@ -101,6 +104,10 @@ def main() -> int:
 def measure(options: argparse.Namespace) -> int:
     """The whole measurement; the exit code."""
     program = find_program(options.peer)
+    if options.resume:
+        check_file(options.resume)
+    else:
+        check_folder(options.output)
     values = {
         "target.model": options.model,
         "target.n_ctx": options.ctx,

@@ -36,20 +36,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from halves import crossed
-from sweep_record import begin, new_path, run_main, write
+from sweep_record import begin, check_file, count, new_path, run_main, write
 from sweep_tables import markdown, missed, rows_of
 from warm_peer import WarmPeer
 
 from gguf_spec.bench.compare import comparison
 from gguf_spec.bench.measure import bench_profile
 from gguf_spec.bench.peer import find_program
+from gguf_spec.bench.records import check_folder
 from gguf_spec.bench.runner import BenchRun, Runner
 from gguf_spec.bench.setups import PLAIN, BenchSetup, plain_setup
 from gguf_spec.bench.table import render
+from gguf_spec.cli.bench import find_workloads
 from gguf_spec.profile import Profile, apply_values
 from gguf_spec.session import Session
 from gguf_spec.setup import NGRAM_TYPES, prepare
-from gguf_spec.workloads import find_workload
+from gguf_spec.workloads import Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKLOADS = ("echo", "code-edit", "chinese", "chat", "prose", "reasoning")
@@ -84,17 +86,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("model")
     parser.add_argument("--peer", help="llama-server's path")
     parser.add_argument("--workload", action="append", help=f"default: {', '.join(WORKLOADS)}")
-    parser.add_argument("-n", "--predict", type=int, default=64, help="most tokens of an answer")
-    parser.add_argument("--repeat", type=int, default=8, help="rounds; an even number")
-    parser.add_argument("-t", "--threads", type=int, default=2)
-    parser.add_argument("-c", "--ctx", type=int, default=4096)
+    parser.add_argument(
+        "-n", "--predict", type=count(2), default=64, help="most tokens of an answer"
+    )
+    parser.add_argument("--repeat", type=count(2), default=8, help="rounds; an even number")
+    parser.add_argument("-t", "--threads", type=count(1, 512), default=2)
+    parser.add_argument("-c", "--ctx", type=count(1, 1 << 24), default=4096)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "bench_results")
     parser.add_argument("--resume", type=Path, help="a record whose workloads are done")
-    options = parser.parse_args()
-    options.workload = options.workload or list(WORKLOADS)
-    if options.repeat < 2 or options.predict < 2:
-        parser.error("--repeat and -n are at least 2")
-    return options
+    return parser.parse_args()
 
 
 def setups_for(session: Session) -> list[BenchSetup]:
@@ -132,6 +132,11 @@ def open_session(options: argparse.Namespace) -> Session:
 def measure(options: argparse.Namespace) -> int:
     """The whole measurement; the exit code."""
     program = find_program(options.peer) if options.peer else None
+    workloads = find_workloads(options.workload or WORKLOADS)
+    if options.resume:
+        check_file(options.resume)
+    else:
+        check_folder(options.output)
     with ExitStack() as stack:
         session = stack.enter_context(open_session(options))
         record = begin("sweep", session, options.resume, options.predict, options.repeat)
@@ -149,18 +154,18 @@ def measure(options: argparse.Namespace) -> int:
                 if peer.record()["fresh"]:
                     peer.close()
         measured = 0
-        done = {one["workload"] for one in record["results"]}
-        for name in options.workload:
-            if name in done:
+        done = {result["workload"] for result in record["results"]}
+        for one in workloads:
+            if one.name in done:
                 continue
-            found = workload(name, options, session, setups, peers, warm_up=not measured)
+            found = measured_workload(one, options, session, setups, peers, warm_up=not measured)
             measured += 1
             record["results"].append(found)
             record["peers"] = [peer.record() for peer in peers]
-            done.add(name)
-            record["complete"] = done >= set(options.workload)
+            done.add(one.name)
+            record["complete"] = done >= {workload.name for workload in workloads}
             write(path, record, markdown(record))
-            print(f"{name}\n{render(rows_of(record['results'][-1]))}", flush=True)
+            print(f"{one.name}\n{render(rows_of(record['results'][-1]))}", flush=True)
     print(*(f"short of the limits: {line}" for line in missed(record["results"])), path, sep="\n")
     verdicts = [d["verdict"] for one in record["results"] for d in one["differences"]]
     return int("broken" in verdicts)
@@ -175,8 +180,8 @@ def described_setup(setup: BenchSetup) -> dict[str, Any]:
     return record
 
 
-def workload(
-    name: str,
+def measured_workload(
+    work: Workload,
     options: argparse.Namespace,
     session: Session,
     setups: Sequence[BenchSetup],
@@ -186,8 +191,8 @@ def workload(
 ) -> dict[str, Any]:
     """Measure one workload, and tell what came of it. Where a llama-server's text goes another way
     at a near-tie, all sides decode what precedes it: it tells its time for whole answers only."""
-    begun = perf_counter()
-    runner = runner_of(name, options.predict, session, setups, peers)
+    begun, name = perf_counter(), work.name
+    runner = runner_of(work, options.predict, session, setups, peers)
     for setup in setups if warm_up else ():  # first runs find pages missing and graphs unbuilt
         runner.run(0, runner.conversations[0], setup)
     for peer in peers:
@@ -196,7 +201,7 @@ def workload(
     if cuts:
         for peer in peers:
             peer.forget(name)
-        runner = runner_of(name, min(cuts), session, setups, peers)
+        runner = runner_of(work, min(cuts), session, setups, peers)
         for peer in peers:
             peer.settle(runner.conversations[0])
     runs = list(runner.rounds(options.repeat))
@@ -215,23 +220,22 @@ def workload(
 
 
 def runner_of(
-    name: str,
+    work: Workload,
     n_predict: int,
     session: Session,
     setups: Sequence[BenchSetup],
     peers: Sequence[WarmPeer],
 ) -> Runner:
-    """What decodes the workload ``name``."""
+    """What decodes the workload ``work``."""
 
     def report(what: str, done: int, total: int) -> None:
         if sys.stderr.isatty():
-            print(f"\r\x1b[K{name}: {what}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{work.name}: {what}", end="", file=sys.stderr, flush=True)
         time.sleep(0.02)  # the threads of the side before go to sleep
 
-    workloads = [find_workload(name)]
     return Runner(
         session,
-        workloads,
+        [work],
         setups,
         peers=peers,
         max_tokens=n_predict,

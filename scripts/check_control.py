@@ -33,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from control_alone import TURN, WITHIN, own_time, simulated, simulated_turn
+from sweep_record import check_file, count, run_main, write_file
 
 from gguf_spec.bench.document import machine, ref_name, versions
 from gguf_spec.bench.setups import Recorder
@@ -53,30 +54,57 @@ PROMPT = (
     "their way to a wedding, and a man who counted gulls. The carpenter said:"
 )
 LONGEST = 8
+N_CTX = 4096
 SHARE, TOKENS = 0.03, 8.0  # of the time, and plain tokens, that may be lost
+
+
+PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "good again, simulated": simulated_turn,
+    "own time": own_time,
+    "simulated": simulated,
+}
 
 
 def main() -> int:
     """Run all of it; 1 if a limit is exceeded."""
+    options = parse()
+    return run_main(lambda: check(options))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("model", nargs="?", default="demo")
-    parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("--pairs", type=count(1), default=7)
+    parser.add_argument("--tokens", type=count(64, N_CTX - 96), default=1024)
+    parser.add_argument("-t", "--threads", type=count(1, 512), default=2)
     parser.add_argument("--only", default="", help="parts whose name has this in it")
     parser.add_argument("-o", "--output", type=Path, help="write the result as JSON")
     options = parser.parse_args()
+    names = ("random", "good again", *PARTS)
+    if not any(options.only in name for name in names):
+        parser.error(f"--only {options.only}: no part has that in its name: {', '.join(names)}")
+    return options
+
+
+def check(options: argparse.Namespace) -> int:
+    """Run the parts that are wanted, and keep the result after each of them; the exit code."""
     record: dict[str, Any] = {
         "what": "the controller's losses, reactions and time",
         "command": f"scripts/check_control.py {ref_name(options.model)} -t {options.threads}",
         "date": date.today().isoformat(),
         "machine": machine(),
     }
-    parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "good again, simulated": simulated_turn,
-        "own time": own_time,
-        "simulated": simulated,
-    }
+    done: list[dict[str, Any]] = []
+    if options.output:
+        check_file(options.output)
+
+    def keep(name: str, rows: list[dict[str, Any]]) -> None:
+        record[name] = tell(name, rows)
+        done.extend(rows)
+        if options.output:
+            write_file(options.output, json.dumps(record, indent=1) + "\n")
+
     models = [name for name in ("random", "good again") if options.only in name]
     if models:
         with open_session(options) as session:
@@ -84,15 +112,12 @@ def main() -> int:
             record["model"] = session.setup.path.name
             for name, part in (("random", losses), ("good again", good_again)):
                 if name in models:
-                    record[name] = tell(name, part(session, options))
-    for name, measured in parts.items():
+                    keep(name, part(session, options))
+    for name, measured in PARTS.items():
         if options.only in name:
-            record[name] = tell(name, measured())
-    if options.output:
-        options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    rows = [row for name in ("random", "good again", *parts) for row in record.get(name, ())]
-    missed = [row for row in rows if not row["met"]]
-    print(f"{len(missed)} of {len(rows)} limits are exceeded" if missed else "all limits are kept")
+            keep(name, measured())
+    missed = [row for row in done if not row["met"]]
+    print(f"{len(missed)} of {len(done)} limits are exceeded" if missed else "all limits are kept")
     return int(bool(missed))
 
 
@@ -162,7 +187,7 @@ def open_session(options: argparse.Namespace) -> Session:
     """The model as ``auto`` has it, with the curve of its costs measured."""
     values = {
         "target.model": options.model,
-        "target.n_ctx": 4096,
+        "target.n_ctx": N_CTX,
         "target.n_threads": options.threads,
         "spec.pool": "request",
     }

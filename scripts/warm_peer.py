@@ -9,7 +9,9 @@ cannot have it back: there it is read again. Decoding is timed without the promp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +22,7 @@ from gguf_spec.bench.setups import BenchSetup
 from gguf_spec.session import Session
 
 FORGETFUL = ("ngram-simple",)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class WarmPeer:
@@ -169,10 +172,17 @@ class WarmPeer:
     def _put_back(self, name: str, prompt: Prompt) -> None:
         """Have the prompt cached: from the file, or read now. The single token that this takes is
         a first decode for a new process, too, and no drafter is asked for one."""
-        file = f"{self.kind or 'plain'}-{name}.slot"
+        file = f"{self.kind or 'plain'}-{_file_name(name)}.slot"
         if name in self._saved:
             self.server.ask("/slots/0?action=restore", {"filename": file})
         self.complete(prompt.tokens, 1)
         if name not in self._saved and self._fresh:
             self.server.ask("/slots/0?action=save", {"filename": file})
             self._saved.add(name)
+
+
+def _file_name(name: str) -> str:
+    """``name`` where llama-server takes it as a file's name, else one of its own."""
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    return sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from gguf_spec.user_files import is_readable, is_stdin, read_up_to, read_whole
+from gguf_spec.user_files import is_readable, is_stdin, read_up_to, read_whole, write_whole
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="POSIX files and names")
 
@@ -76,3 +77,40 @@ def test_an_open_file_is_read_in_parts_and_not_after_its_end() -> None:
 def test_names_of_stdin() -> None:
     assert all(map(is_stdin, ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0", "/dev/../dev/stdin")))
     assert not any(map(is_stdin, ("/dev/fd/63", "stdin", "/dev/stdin0", "-")))
+
+
+def test_what_is_written_is_whole_and_a_link_stays_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "a", tmp_path / "link"
+    link.symlink_to("a")
+    write_whole(link, b"one", b"two")
+    assert link.is_symlink()
+    assert path.read_bytes() == b"onetwo"
+
+    def fails(source: object, goal: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, b"another")
+    assert path.read_bytes() == b"onetwo"
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a", "link"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, linked: bool) -> None:
+    """A device in whose place a file is renamed is gone for all programs."""
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path in (pipe, folder):
+        name = path
+        if linked:
+            name = tmp_path / f"{path.name}.link"
+            name.symlink_to(path)
+        with pytest.raises(OSError, match=r"not a regular file|directory"):
+            write_whole(name, b"x")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert folder.is_dir()
+    assert not list(tmp_path.glob("*.part"))

@@ -10,7 +10,6 @@ Only greedy workloads are compared, because its random numbers are others.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import math
@@ -27,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from gguf_spec.bench.memory import peak_bytes
+from gguf_spec.bench import program as programs
 from gguf_spec.bench.runner import BenchRun, Conversation, Prompt, Turn, common_prefix
 from gguf_spec.bench.setups import BenchSetup
 from gguf_spec.errors import InputError, RunError, UsageError
@@ -37,20 +36,14 @@ from gguf_spec.setup import NGRAM_TYPES
 
 NAME = "llama-server"
 _START_SECONDS = 300.0
-_STOP_SECONDS = 10.0
+_VERSION_SECONDS = 30.0
 _ANSWER_SECONDS = 3600.0
 _END_SECONDS = 1.0  # in which a process that has closed its connections ends
 _TAIL = 4000  # bytes of the log that an error is looked for in
+_LARGEST_LOG = 1 << 26  # bytes while it starts; a few kilobytes are usual
+_LARGEST_ANSWER = 1 << 26
+_LARGEST_VERSION = 1 << 16
 _LEAST_SHARE = 0.5
-
-
-_running: list[subprocess.Popen[bytes]] = []
-
-
-def end_all() -> None:
-    """Have all servers end, for a process that ends without closing them."""
-    for process in _running:
-        process.terminate()
 
 
 class LlamaServer:
@@ -87,13 +80,10 @@ class LlamaServer:
         command = [path, "-m", str(session.setup.path), *self.arguments, *options]
         command += ["--host", "127.0.0.1", "--port", str(port)]
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
-            )
+            self._process = programs.start(command, self._log)
         except OSError as error:
             self._log.close()
             raise RunError(f"{path} cannot be started: {error.strerror}") from error
-        _running.append(self._process)
         try:
             self._wait(start_seconds)
             self.build = self._check_model()
@@ -130,21 +120,11 @@ class LlamaServer:
 
     def peak_bytes(self) -> int | None:
         """The most memory that it has had resident."""
-        return peak_bytes(self._process.pid)
+        return programs.peak(self._process)
 
     def close(self) -> None:
-        """End the process."""
-        process = self._process
-        if process.poll() is None:
-            process.terminate()
-            try:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_STOP_SECONDS)
-            finally:  # after Ctrl-C, too
-                process.kill()
-                process.wait()
-        if process in _running:
-            _running.remove(process)
+        """End the process, and what it may have started."""
+        programs.end(self._process)
         self._log.close()
 
     def __enter__(self) -> LlamaServer:
@@ -190,6 +170,8 @@ class LlamaServer:
                     f"{NAME} ended with code {code} while it started{self._last_words()}",
                     hint="the same command by hand shows all of its log",
                 )
+            if self._log.seek(0, os.SEEK_END) > _LARGEST_LOG:
+                raise RunError(f"{NAME} writes without end{self._last_words()}: is it {NAME}?")
             try:
                 self.ask("/health", timeout=min(max(end - time.monotonic(), 0.1), 5.0))
                 return
@@ -242,7 +224,7 @@ class LlamaServer:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=timeout) as answer:
-                document = json.load(answer)
+                document = json.loads(_whole(answer))
         except urllib.error.HTTPError as error:
             said = error.read(500).decode("utf-8", "replace")
             raise RunError(f"{NAME}{path}: {error.code} {said}") from error
@@ -311,6 +293,14 @@ class _NotAServerError(RunError):
     """It answers, and as another program would."""
 
 
+def _whole(answer: IO[bytes]) -> bytes:
+    """All of an answer. Raises ValueError for one without end."""
+    data = answer.read(_LARGEST_ANSWER + 1)
+    if len(data) > _LARGEST_ANSWER:
+        raise ValueError(f"more than {_LARGEST_ANSWER} bytes")
+    return data
+
+
 def _seconds(milliseconds: Any) -> float:
     """Raises ValueError, TypeError for what is no time."""
     seconds = float(milliseconds) / 1e3
@@ -323,6 +313,10 @@ def find_program(program: str) -> str:
     """The path of ``program``, a path or a name on PATH. Raises UsageError if it is not there."""
     path = os.path.expanduser(program)
     found = shutil.which(os.path.abspath(path) if os.path.isfile(path) else path)
+    if found is None and os.path.isfile(path):
+        raise UsageError(
+            f"--peer: {program} is not executable", hint=f"chmod +x {program}, if it is a program"
+        )
     if found is None:
         raise UsageError(
             f"--peer: there is no program {program}",
@@ -386,10 +380,10 @@ def _arguments(session: Session, setup: BenchSetup) -> list[str]:
 
 def _version(path: str) -> str:
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        said = programs.said([path, "--version"], _LARGEST_VERSION, _VERSION_SECONDS)
+    except OSError:
         return "unknown"
-    text = (done.stdout + done.stderr).decode("utf-8", "replace")
+    text = said.decode("utf-8", "replace")
     return next((x.strip() for x in text.splitlines() if x.startswith("version")), "unknown")
 
 

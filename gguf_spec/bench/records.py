@@ -90,8 +90,11 @@ def read_record(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
         record = cleaned(json.loads(data, parse_float=_finite, parse_constant=_finite))
-    except (ValueError, RecursionError):
-        record = None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: is no record of gguf-spec bench, or was cut or changed: it is no JSON "
+            f"({_reason(error)})"
+        ) from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise InputError(f"{path}: is no record of gguf-spec bench")
     if type(record.get("version")) is not int or record["version"] != VERSION:
@@ -103,6 +106,15 @@ def read_record(path: Path) -> dict[str, Any]:
     if wrong:
         raise InputError(f"{path}: is damaged: {', '.join(wrong)} cannot be understood")
     return record
+
+
+def _reason(error: ValueError | RecursionError) -> str:
+    """Why a text is no JSON, in a few words."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg}, line {error.lineno}, column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is no text"
+    return "too deep" if isinstance(error, RecursionError) else "a number is none"
 
 
 def _finite(text: str) -> float:

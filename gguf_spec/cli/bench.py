@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +14,7 @@ from gguf_spec.cli import values
 from gguf_spec.cli.options import DebugOpt, JsonOpt, ModelOptions, QuietOpt, examples
 from gguf_spec.cli.output import Output, printable
 from gguf_spec.errors import InputError, UsageError
+from gguf_spec.interrupts import ended_in_order, interrupts_put_off
 
 if TYPE_CHECKING:
     from gguf_spec.bench.document import Measured
@@ -128,7 +127,8 @@ def bench(
     where = words[0] if words else None
     program = _peer_program(peer)
     folder = Path(os.path.expanduser(output))  # a shell leaves --output=~/x as it is
-    _measure(where, options, workload, repeat, program, synthetic, n_predict, folder, out)
+    with ended_in_order():
+        _measure(where, options, workload, repeat, program, synthetic, n_predict, folder, out)
 
 
 def _measure(
@@ -196,14 +196,11 @@ def _rounds(
     """Run everything, with a progress bar. Interrupts are put off from then on until ``keeping``
     ends."""
     from gguf_spec.bench.measure import measure, start_peers
-    from gguf_spec.bench.peer import end_all
     from gguf_spec.bench.runner import Runner
-    from gguf_spec.cli.keys import undone_by_signals
 
     with contextlib.ExitStack() as stack:
         peers = []
         if program is not None:
-            stack.enter_context(undone_by_signals(end_all))
             with out.wait("starting llama-server"):
                 peers = start_peers(program, session, setups)
             for server in peers:
@@ -226,21 +223,12 @@ def _rounds(
 def check_conversations(runner: Runner) -> None:
     """Raise UsageError if there is nothing to decode."""
     if not runner.conversations:
-        reasons = "; ".join(f"{one['workload']}: {one['reason']}" for one in runner.skipped)
-        raise UsageError(f"no workload can be decoded: {reasons}")
-
-
-@contextlib.contextmanager
-def interrupts_put_off() -> Iterator[None]:
-    """Within it Ctrl-C does nothing: what took long is kept, which does not, and then it ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+        first, *others = [one["reason"] for one in runner.skipped]
+        more = f"; nor can the {len(others)} others" if others else ""
+        raise UsageError(
+            f"no workload can be decoded: {first}{more}",
+            hint="a larger -c, or --workload FILE with a short prompt",
+        )
 
 
 def _tell(record: dict[str, Any], folder: Path, out: Output) -> None:

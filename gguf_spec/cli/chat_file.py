@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gguf_spec import user_files
 from gguf_spec.errors import InputError
-from gguf_spec.user_files import read_whole
 
 FORMAT = "gguf-spec conversation"
 VERSION = 1
@@ -48,13 +47,8 @@ def save_chat(path: Path, chat: SavedChat, more: dict[str, Any]) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file in one go. Raises InputError if it cannot be written."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        try:
-            part.write_bytes(data)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        user_files.write_whole(path, data)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} cannot be written: {reason}") from None
@@ -67,7 +61,7 @@ def load_chat(path: Path) -> SavedChat:
         InputError: the file cannot be read, or is no conversation.
     """
     try:
-        document = json.loads(read_whole(path, _MOST_BYTES))
+        document = json.loads(user_files.read_whole(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{path} cannot be read: {reason}") from None

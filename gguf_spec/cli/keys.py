@@ -18,8 +18,7 @@ _ENDING = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 def restore_terminal() -> None:
-    """Give the terminal back as it was found, and undo what else there is, for those who end the
-    process without unwinding."""
+    """Give the terminal back as it was found, for those who end the process without unwinding."""
     for restore in reversed(_restorers):
         restore()
     with contextlib.suppress(OSError, ValueError, AttributeError):  # no output
@@ -34,14 +33,14 @@ def restore_terminal() -> None:
 
 
 @contextlib.contextmanager
-def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
-    """Within it the signals that end a process call ``undo`` and give the terminal back first; the
-    process then dies of them as ever. One that is ignored, as SIGHUP by nohup, stays so."""
-    numbers = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
-    taken = [n for n in numbers if signal.getsignal(n) == signal.SIG_DFL]
+def _restored_by_signals() -> Iterator[None]:
+    """Within it the signals that end a process give the terminal back first; the process then
+    dies of them as ever. One that is ignored, as SIGHUP by nohup, stays so."""
     if threading.current_thread() is not threading.main_thread():
-        taken = []  # signals are the main thread's
-    _restorers.append(undo)
+        yield  # signals are the main thread's
+        return
+    numbers = [getattr(signal, name) for name in _ENDING]
+    taken = [n for n in numbers if signal.getsignal(n) == signal.SIG_DFL]
     for number in taken:
         signal.signal(number, _end)
     try:
@@ -49,7 +48,6 @@ def undone_by_signals(undo: Callable[[], None]) -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
-        _restorers.remove(undo)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -82,9 +80,11 @@ def quiet_keys() -> Iterator[None]:
         with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(number, termios.TCSANOW, before)
 
-    with undone_by_signals(restore):
-        try:
+    _restorers.append(restore)
+    try:
+        with _restored_by_signals():
             termios.tcsetattr(number, termios.TCSANOW, quiet)
             yield
-        finally:
-            restore()
+    finally:
+        restore()
+        _restorers.pop()

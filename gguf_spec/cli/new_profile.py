@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import textwrap
@@ -15,6 +14,7 @@ from gguf_spec.cli.output import printable
 from gguf_spec.cli.summary import bytes_text, counted
 from gguf_spec.cli.toml import to_toml
 from gguf_spec.errors import InputError, NoFitError, ProfileError, UsageError
+from gguf_spec.user_files import check_replaceable, write_whole
 
 if TYPE_CHECKING:
     from gguf_spec.cli.output import Output
@@ -187,10 +187,9 @@ def check_path(path: Path, *, force: bool) -> None:
     if os.path.lexists(path) and not force:
         raise exists_error(path)
     target = Path(os.path.realpath(path))
-    probe = target.with_name(f"{target.name}.new")
+    probe = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        check_replaceable(target)
         target.parent.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"x")
         probe.unlink()
@@ -201,13 +200,13 @@ def check_path(path: Path, *, force: bool) -> None:
 def _write_whole(path: Path, data: bytes, *, force: bool) -> None:
     """Write all of ``data``, or leave the folder as it was: a disk may be full."""
     path = Path(os.path.realpath(path))
-    new = path.with_name(f"{path.name}.new") if force else path
-    new.open("wb" if force else "xb").close()
+    if not force:
+        path.open("xb").close()
     try:
-        new.write_bytes(data)
-        os.replace(new, path)
+        write_whole(path, data)
     except BaseException:
-        new.unlink()
+        if not force:
+            path.unlink()
         raise
 
 

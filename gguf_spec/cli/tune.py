@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gguf_spec.cli import values
-from gguf_spec.cli.bench import LimitOpt, interrupts_put_off
+from gguf_spec.cli.bench import LimitOpt
 from gguf_spec.cli.options import (
     DebugOpt,
     JsonOpt,
@@ -22,6 +22,7 @@ from gguf_spec.cli.options import (
 )
 from gguf_spec.cli.output import Output, printable
 from gguf_spec.errors import GgufSpecError, UsageError
+from gguf_spec.interrupts import interrupts_put_off
 
 if TYPE_CHECKING:
     from gguf_spec.profile import Profile

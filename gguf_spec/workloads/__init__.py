@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gguf_spec.errors import InputError, PromptError, UsageError
 from gguf_spec.profile_text import parse_toml
-from gguf_spec.profile_values import nearest_name
+from gguf_spec.profile_values import brief, nearest_name
 from gguf_spec.user_files import read_whole
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,),
     "turns": (list,),
     "predict": (str,),
+}
+_KINDS: dict[tuple[type, ...], str] = {
+    (str,): "a text",
+    (int,): "a whole number",
+    (int, float): "a number",
+    (list,): "an array of texts",
 }
 
 
@@ -142,7 +148,7 @@ def _check(raw: dict[str, Any], where: str) -> None:
             meant = nearest_name(key, tuple(_TYPES))
             raise InputError(f"{where}: unknown key `{key}`; did you mean `{meant}`?")
         if isinstance(value, bool) or not isinstance(value, _TYPES[key]):
-            raise InputError(f"{where}: `{key}` must be {_TYPES[key][0].__name__}, got {value!r}")
+            raise InputError(f"{where}: `{key}` must be {_KINDS[_TYPES[key]]}, got {brief(value)}")
     turns = raw.get("turns", [])
     if not turns or not all(isinstance(turn, str) and turn.strip() for turn in turns):
         raise InputError(

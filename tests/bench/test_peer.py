@@ -224,6 +224,44 @@ def test_no_llama_server(session: Session, fake: Fake) -> None:
         find_program("no-such-llama-server")
 
 
+def test_programs_that_are_none(session: Session, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("no program")
+    with pytest.raises(UsageError, match="not executable"):
+        find_program(str(text))
+    with pytest.raises(UsageError, match="no program"):
+        find_program(str(tmp_path))
+    endless = tmp_path / "endless"
+    endless.write_text("#!/bin/sh\nexec yes\n")
+    endless.chmod(0o755)
+    with pytest.raises(RunError, match="writes without end"):
+        LlamaServer(str(endless), session, plain_setup())
+
+
+def test_an_answer_without_end(
+    session: Session, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gguf_spec.bench.peer._LARGEST_ANSWER", 1000)
+    program = fake(raw={"/completion": json.dumps({"content": "x" * 1000})})
+    with (
+        LlamaServer(program, session, plain_setup()) as server,
+        pytest.raises(RunError, match="no JSON"),
+    ):
+        server.ask("/completion", {"prompt": []})
+
+
+def test_a_script_that_starts_a_server_ends_with_it(
+    session: Session, fake: Fake, tmp_path: Path
+) -> None:
+    """As one that sets LD_LIBRARY_PATH: the server is not the process that was started."""
+    script = tmp_path / "script"
+    script.write_text(f'#!/bin/sh\n"{fake()}" "$@"\nexit $?\n')
+    script.chmod(0o755)
+    with LlamaServer(str(script), session, plain_setup()):
+        assert len(_children()) == 1
+    assert not _children()
+
+
 def test_a_server_that_goes_away(session: Session, fake: Fake) -> None:
     runner = Runner(session, WORKLOADS[:1], [plain_setup()])
     with LlamaServer(fake(), session, plain_setup()) as server:

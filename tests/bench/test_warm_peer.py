@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,16 @@ def test_a_text_that_goes_another_way(runner: Runner, fake: Fake, tmp_path: Path
                 assert len(run.turns[0].tokens) == limit
             peer.forget("one")
             assert peer.cut("one") is None
+
+
+def test_names_that_llama_server_refuses(runner: Runner, fake: Fake, tmp_path: Path) -> None:
+    """Its slots are kept in files, and the names of workloads are those of files, too."""
+    program = with_answers(runner, fake)
+    talk = runner.conversations[1]
+    odd = replace(talk, workload=replace(talk.workload, name="日 本/../\udce9"))
+    with WarmPeer(program, runner.session, MOD, tmp_path) as peer:
+        peer.run(1, odd)
+        peer.run(2, talk)
+    files = {body["filename"] for body in _requests(program) if "filename" in body}
+    assert len(files) == 2
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in files)

@@ -170,9 +170,18 @@ def test_a_disk_that_is_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @posix
-@pytest.mark.parametrize("after", [1, 5])
-def test_an_interrupt_keeps_finished_runs(after: int) -> None:
-    """Ctrl-C comes after so many runs, in the middle of the next one."""
+@pytest.mark.parametrize(
+    ("after", "name", "ends"),
+    [
+        (1, "SIGINT", 130),
+        (5, "SIGINT", 130),
+        (1, "SIGTERM", -15),
+        (5, "SIGTERM", -15),
+        (5, "SIGHUP", -1),
+    ],
+)
+def test_an_interrupt_keeps_finished_runs(after: int, name: str, ends: int) -> None:
+    """Ctrl-C, or a signal that ends, comes after so many runs, in the middle of the next one."""
     code = (
         "import os, signal, sys\n"
         "from gguf_spec.bench.runner import Runner\n"
@@ -181,7 +190,7 @@ def test_an_interrupt_keeps_finished_runs(after: int) -> None:
         "    global done\n"
         "    done += result.round > 0\n"
         f"    if done > {after}:\n"
-        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
         "    answer(runner, result, *arguments)\n"
         "Runner._answer = interrupt\n"
         "from gguf_spec.__main__ import main\n"
@@ -189,8 +198,11 @@ def test_an_interrupt_keeps_finished_runs(after: int) -> None:
     )
     command = [sys.executable, "-c", code, "bench", *WHAT, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 130
+    assert done.returncode == ends
     assert "Traceback" not in done.stderr
+    if after == 1 and ends < 0:  # it dies of the signal: nobody asks what it says then
+        assert not _records()
+        return
     document = json.loads(done.stdout)
     if after == 1:  # plain decoding alone is no pair
         assert document["error"]["type"] == "KeyboardInterrupt"
@@ -411,3 +423,64 @@ def test_tune_decodes_as_it_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
         assert conversation.prompts[0].params.sampling.temperature == 0.5
         assert conversation.prompts[0].params.sampling.seed == 7
     assert "extract" not in Path("a.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f'turns = "{"x " * 100_000}"', "must be an array of texts, got 'x x"),
+        (f"turns = {{a = {'9' * 5000}}}", "a number has more than 64 bits"),
+        ('turns = ["a"]\ntemperature = true', "must be a number, got True"),
+        ('turns = ["a"]\nseed = 1979-05-27', "must be a whole number"),
+        ('turns = ["a"]\nsystem = 1', "must be a text, got 1"),
+    ],
+)
+def test_workloads_that_are_none(cli: Cli, text: str, message: str) -> None:
+    """They are told in a line, however long they are."""
+    Path("odd.toml").write_text(text, encoding="utf-8")
+    result = cli("bench", TARGET, *SHORT, "--workload", "odd.toml")
+    assert result.code == 3
+    assert message in result.err
+    assert len(result.err) < 300
+
+
+def test_a_context_too_small_for_all_is_told_in_a_line(cli: Cli) -> None:
+    result = cli("bench", TARGET, "-t", "1", "-c", "8", "-n", "2")
+    assert result.code == 2
+    assert "the context has 8; nor can the" in result.err
+    assert len(result.err.splitlines()) == 2
+    assert len(result.err) < 300
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"format": "gguf-spec bench",\n "version"', "line 2, column 11"),
+        (b'{"a": NaN}', "a number is none"),
+        (b"\xff\xfe\x00", "byte"),
+        (b"[" * 100_000, "too deep"),
+    ],
+)
+def test_records_that_were_cut(cli: Cli, content: bytes, reason: str) -> None:
+    Path("cut.json").write_bytes(content)
+    result = cli("bench", "show", "cut.json")
+    assert result.code == 3
+    assert "was cut or changed" in result.err
+    assert reason in result.err
+
+
+@posix
+def test_tune_replaces_nothing_but_the_profile(cli: Cli) -> None:
+    """No pipe or device, even by a link, and no file that only has a similar name."""
+    os.mkfifo("pipe")
+    Path("mine.toml").symlink_to("pipe")
+    more = ("--spec-type", "ngram-simple", "--repeat", "5", "--force", "-o")
+    result = cli("tune", *WHAT, *more, "mine.toml")
+    assert result.code == 3
+    assert "not a regular file" in result.err
+    assert Path("pipe").is_fifo()
+    Path("yours.toml").write_text("# mine\n", encoding="utf-8")
+    Path("yours.toml.new").write_text("precious", encoding="utf-8")
+    assert cli("tune", *WHAT, *more, "yours.toml").code == 0
+    assert Path("yours.toml.new").read_text(encoding="utf-8") == "precious"
+    assert "gguf-spec tune" in Path("yours.toml").read_text(encoding="utf-8")
