@@ -158,10 +158,12 @@ class AdaptiveController:
         for i, paying in self._paying.items():
             requests = paying.requests
             paying.unread += n_new
-            if not self._facts[i].reads or requests.reading is None:
+            if not paying.follows:
+                paying.prompt = paying.unread
+            if requests.reading is None:
                 continue
-            cost = requests.reading * n_new
-            if requests.resting:
+            cost = requests.reading * (n_new if paying.follows else paying.unread)
+            if requests.resting and paying.follows:
                 cost = requests.reading * n_prompt + target * (n_prompt - n_new)
             if requests.decide(cost, self._usual):
                 resting.add(i)
@@ -257,14 +259,16 @@ class AdaptiveController:
         seconds = result.decode_seconds + result.draft_seconds
         self._elapsed += seconds + result.rollback_seconds
         drafted = result.drafter is not None and n_drafted > 0
+        by = result.drafter if drafted else self._asked
+        paid = None if by is None else self._paying.get(by)
         lost = seconds - n_new * base if drafted else result.draft_seconds
+        if paid is not None:
+            lost -= paid.prompt_seconds(max(n_drafted, 1), result.draft_seconds)
         self._lost = max(self._lost + lost + result.rollback_seconds, -_CREDIT_TOKENS * base)
         if self._shadows:
             self._compare(tokens)
         for paying in self._paying.values():
             paying.unread += n_new
-        by = result.drafter if drafted else self._asked
-        paid = None if by is None else self._paying.get(by)
         if paid is not None:
             # One that was asked in vain has drafted nothing that it believes in itself.
             paid.unread -= n_new

@@ -93,7 +93,9 @@ class Requests:
 class Paying:
     """A drafter that takes time. ``seconds`` of drafting by length; ``unread`` tokens of the text
     that it has not seen, ``reading`` seconds for each of them; one that ``follows`` the target has
-    seen all. ``cramped``: what it waits for is room. ``measured`` drafts were timed."""
+    seen all. ``prompt`` of the unread ones are the prompt's: reading those is weighed against a
+    whole answer, see ``Requests``, and not against what may be lost now. ``cramped``: what it waits
+    for is room. ``measured`` drafts were timed."""
 
     name: str
     floor: int
@@ -109,6 +111,7 @@ class Paying:
     plan: Plan | None = None
     age: int = 0
     unread: int = 0
+    prompt: int = 0
     reading: float | None = None
     requests: Requests = field(default_factory=Requests)
     cramped: bool = False
@@ -152,25 +155,36 @@ class Paying:
         return stay if stay.speed * _STAY > best.speed else best
 
     def backlog(self, curve: CostCurve, depth: int) -> float:
-        """Seconds that reading what it has missed will take. The first time that is a guess: its
-        batches gain what those of the target gain, and it takes as long as the target at most."""
-        if self.unread <= _BACKLOG or self.follows:
+        """Seconds that reading what it has missed of the answer will take. The first time that is a
+        guess: its batches gain what those of the target gain, and it takes as long as the target at
+        most."""
+        missed = self.unread - self.prompt
+        if missed <= _BACKLOG or self.follows:
             return 0.0
         reading = self.reading
         if reading is None:
             single = seconds_of(self.seconds, 1) if self.seconds else curve.base or 0.0
             reading = single * curve.ratio(64, depth) / 64
-        return reading * self.unread
+        return reading * missed
+
+    def prompt_seconds(self, n_drafted: int, took: float) -> float:
+        """How much of ``took``, the time of a draft, was for reading the prompt."""
+        if not self.prompt or self.unread <= _BACKLOG:
+            return 0.0
+        rate = max(took - seconds_of(self.seconds, n_drafted), 0.0) / self.unread
+        return rate * self.prompt
 
     def learn(self, n_drafted: int, took: float) -> None:
         """It ``took`` so many seconds to draft, and to read what it had missed."""
         if self.unread > _BACKLOG and not self.follows:
             rate = max(took - seconds_of(self.seconds, n_drafted), 0.0) / self.unread
             self.reading = rate if self.reading is None else followed(self.reading, rate, 0.5)
+            if self.prompt > _BACKLOG:
+                self.requests.read(rate)
         else:
             learn_seconds(self.seconds, n_drafted, took)
             self.measured += 1
-        self.unread = 0
+        self.unread = self.prompt = 0
 
     def rest(self, now: int, reason: str) -> None:
         """Do not ask for a while; afterwards look again, with what was learned in doubt."""

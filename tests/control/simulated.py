@@ -86,12 +86,15 @@ def simulate(
     noise: float = 0.05,
     seed: int = 0,
     rollback: float = 0.0,
+    n_prompt: int = 0,
 ) -> Trace:
-    """Say ``n_tokens``. ``noise``: times are off by up to this share, each on its own. A draft
-    costs ``rollback`` plain steps besides."""
+    """Say ``n_tokens`` after a prompt of ``n_prompt`` that is new to all. ``noise``: times are off
+    by up to this share, each on its own. A draft costs ``rollback`` plain steps besides."""
     rng = random.Random(seed)
     trace = Trace()
-    unread = dict.fromkeys(range(len(drafters)), 0)
+    unread = dict.fromkeys(range(len(drafters)), n_prompt)
+    if n_prompt:
+        controller.resting(n_prompt, n_prompt)
     bits = {i: _Bits(d, rng) for i, d in enumerate(drafters) if isinstance(d, Copying)}
     before = 0.0
 

@@ -227,13 +227,45 @@ def test_who_takes_longer_to_read_than_it_wins_rests_and_gets_another_chance() -
     assert not any(requests_of(cheap, drafter, 0.0001 * PLAIN, 500, 6))
 
 
-def test_a_backlog_is_read_only_when_the_budget_allows_it() -> None:
-    drafter = Neural(lambda n: 0.9, reads=False, reading=0.05, name="draft-simple")
-    for n_prompt, least in ((20, 100), (2000, 0)):
+@pytest.mark.parametrize("n_prompt", [20, 200, 2000])
+def test_a_draft_model_is_tried_however_long_the_prompt_is(n_prompt: int) -> None:
+    """Reading it is weighed against whole answers, as for a head that reads along."""
+    drafter = Neural(lambda n: 0.9, reads=False, reading=0.005, name="draft-simple")
+    controller = controller_of([drafter], warm(GPU))
+    trace = simulate(controller, [drafter], GPU, 150, n_prompt=n_prompt)
+    assert trace.drafted_in(0, 150) > 100
+    assert controller.wasted_seconds <= 8.0 * PLAIN, "the prompt is no part of it"
+
+
+def test_a_draft_model_rests_where_reading_the_prompt_takes_longer_than_it_wins() -> None:
+    drafter = Neural(lambda n: 0.8, reads=False, reading=0.05, name="draft-simple")
+    controller = controller_of([drafter], warm(GPU))
+    drafted = []
+    for _ in range(8):
+        controller.begin(Hints())
+        trace = simulate(controller, [drafter], GPU, 60, n_prompt=5000)
+        drafted.append(trace.drafted_in(0, 60) > 0)
+    assert drafted[0] is True
+    assert drafted[1] is False
+    assert 2 <= drafted.count(True) <= 4, "and gets another chance"
+
+
+def test_a_draft_model_with_a_prompt_that_becomes_good_again_is_used() -> None:
+    drafter = Neural(lambda n: float(n >= 512), 0.0, 0.1, reads=False, name="draft-simple")
+    controller = controller_of([drafter], warm(GPU))
+    trace = simulate(controller, [drafter], GPU, 1280, n_prompt=60)
+    assert trace.drafted_in(512, 1024) > 0
+    assert trace.drafted_in(1024, 1280) > 100
+
+
+def test_what_was_missed_of_the_answer_is_read_only_when_the_budget_allows_it() -> None:
+    for reading, read in ((0.005, True), (0.5, False)):
+        drafter = Neural(
+            lambda n: float(n >= 64), reads=False, reading=reading, name="draft-simple"
+        )
         controller = controller_of([drafter], warm(GPU))
-        controller.resting(n_prompt, n_prompt)
-        trace = simulate(controller, [drafter], GPU, 150)
-        assert (trace.drafted_in(0, 150) > 0) is (least > 0), n_prompt
+        trace = simulate(controller, [drafter], GPU, 300, n_prompt=20)
+        assert (trace.drafted_in(64, 300) > 0) is read, reading
 
 
 def test_rollback_makes_drafts_dearer() -> None:
