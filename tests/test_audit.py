@@ -175,6 +175,28 @@ def test_a_gap_is_how_much_it_takes_to_change_the_choice(name: str) -> None:
     assert checked > 10
 
 
+@pytest.mark.parametrize(
+    ("filters", "lacks"),
+    [
+        # of 90, 4, 3 and 3 %
+        ({"min_p": 0.05}, math.log(0.05 * 0.90 / 0.04)),
+        ({"top_p": 0.895}, math.log((0.90 / 0.895 - 0.96) / 0.04)),
+        ({"top_k": 1}, math.log(0.90 / 0.04)),
+    ],
+)
+def test_a_token_that_was_dropped_lacks_what_the_filter_wants(
+    filters: dict[str, float], lacks: float
+) -> None:
+    """Not what separates it from those that were kept: near a border that is far away."""
+    logits = np.log(np.array([0.90, 0.04, 0.03, 0.03], dtype=np.float32))
+    everything = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    sampler = Sampler(SamplingParams(temperature=1.0, **{**everything, **filters}))
+    assert list(sampler.distribution(logits, 3)[0]) == [0]
+    assert sampler.gap(logits, 3, (), 0, 1) == pytest.approx(lacks, abs=2e-3)
+    logits[1] = -math.inf
+    assert sampler.gap(logits, 3, (), 0, 1) == math.inf
+
+
 def test_texts_without_tokens_and_prompts_of_one() -> None:
     assert audit(ToyContext(1), 0, [5], [], Sampler(SamplingParams())).checked == 0
     text = plain(Request([5], Sampler(SamplingParams(seed=1)), 8))

@@ -168,8 +168,8 @@ class Sampler:
     ) -> float:
         """By how much, in logits, the token ``chosen`` is ahead of ``other`` at ``position``.
 
-        Where the filters have dropped ``other``: how much it lacks to reach the last that they
-        kept; infinite if it is not legal. Mirostat's limits and a temperature that adapts are not
+        Where the filters have dropped ``other``: how much it lacks for them to keep it; infinite if
+        it is not legal. Mirostat's limits and a temperature that adapts are not
         counted in.
         """
         mask = self._follower.at(position, previous) if self._follower else None
@@ -179,9 +179,9 @@ class Sampler:
         ahead = float(row[chosen]) - float(row[other])
         if self.greedy or self._mirostat is not None:
             return abs(ahead)
-        top, kept, temperature = self._shaped(Maxima(row), position)
+        _, kept, temperature = self._shaped(Maxima(row), position)
         if kept is not None and other not in kept:
-            return abs(float(top.row[kept].min()) - float(row[other]))
+            return self._lacking(row, position, other)
         noise = self._noise.gumbel(position, np.array([chosen, other]))
         return abs(ahead + temperature * float(noise[0] - noise[1]))
 
@@ -289,6 +289,23 @@ class Sampler:
             ids = np.arange(len(top.row)) if kept is None else np.sort(kept)
             kept = ids[[int(top.row[ids].argmax())]]
         return top, kept, _clamped(temperature)
+
+    def _lacking(self, row: Row, position: int, other: int) -> float:
+        """By how much the logit of ``other`` has to grow for the filters to keep it: at most until
+        it is the largest. Their borders move with the probabilities of all, so it is tried out."""
+        least, most = 0.0, float(row.max()) - float(row[other])
+        if not math.isfinite(most):
+            return math.inf
+        nearer = row.copy()
+        while most - least > 1e-3:
+            middle = 0.5 * (least + most)
+            nearer[other] = row[other] + middle
+            _, kept, _ = self._shaped(Maxima(nearer), position)
+            if kept is None or other in kept:
+                most = middle
+            else:
+                least = middle
+        return most
 
     def _exclude(self, top: Maxima, kept: Ids | None) -> tuple[Maxima, Ids | None, int]:
         """Apply XTC, and say how many tokens it dropped. Without filters these get a logit of
