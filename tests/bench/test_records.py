@@ -22,6 +22,7 @@ from gguf_spec.bench.table import compared, render, told
 from gguf_spec.errors import InputError
 from gguf_spec.session import Session
 from scripts.sweep_tables import markdown as sweep_tables
+from scripts.sweep_tables import pool_markdown
 from tests.bench.conftest import WORKLOADS
 
 RESULTS = Path(__file__).parents[2] / "bench_results"
@@ -160,7 +161,8 @@ def test_a_speed_is_a_median(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*-*.md")), ids=lambda path: path.stem)
 def test_the_tables_that_are_kept_are_those_of_the_records(path: Path) -> None:
     record = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    tables = sweep_tables if path.name.startswith("sweep-") else partial(told, markdown=True)
+    kinds = {"sweep": sweep_tables, "pool": pool_markdown}
+    tables = kinds.get(path.name.partition("-")[0], partial(told, markdown=True))
     assert path.read_text(encoding="utf-8") == tables(record)
 
 
