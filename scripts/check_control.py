@@ -221,6 +221,8 @@ def decode(
         max_tokens=n_tokens,
         ignore_end=True,
     )
+    # The drafters are new and the controller, too: they have the whole prompt to read.
+    session.sequence.consistent, session.sequence.n_cached = False, 0
     with arranged(session, drafters) as recorder:
         generation = session.generate(session.raw_prompt(PROMPT), params)
         for _ in generation:
