@@ -193,6 +193,8 @@ def test_a_token_that_was_dropped_lacks_what_the_filter_wants(
     sampler = Sampler(SamplingParams(temperature=1.0, **{**everything, **filters}))
     assert list(sampler.distribution(logits, 3)[0]) == [0]
     assert sampler.gap(logits, 3, (), 0, 1) == pytest.approx(lacks, abs=2e-3)
+    logits[1] = -1e30
+    assert sampler.gap(logits, 3, (), 0, 1) == pytest.approx(1e30, rel=1e-3)
     logits[1] = -math.inf
     assert sampler.gap(logits, 3, (), 0, 1) == math.inf
 

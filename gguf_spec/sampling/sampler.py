@@ -37,6 +37,7 @@ _FAVOURITES = 256
 # were drawn, before all are.
 _ASKED = 64
 _TRIES = 8
+_HALVINGS = 24  # of a distance between logits that is looked for
 
 #: How a drafter draws: the likeliest token, with the target's noise, or with noise of its own.
 DraftWay: TypeAlias = Literal["greedy", "coupled", "own"]
@@ -297,7 +298,7 @@ class Sampler:
         if not math.isfinite(most):
             return math.inf
         nearer = row.copy()
-        while most - least > 1e-3:
+        for _ in range(_HALVINGS):
             middle = 0.5 * (least + most)
             nearer[other] = row[other] + middle
             _, kept, _ = self._shaped(Maxima(nearer), position)
