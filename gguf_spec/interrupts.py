@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 _ENDING = ("SIGTERM", "SIGHUP")
@@ -28,11 +28,7 @@ def interrupts_put_off() -> Iterator[None]:
 @contextlib.contextmanager
 def ended_in_order() -> Iterator[None]:
     """Within it SIGTERM and SIGHUP do what Ctrl-C does, so that what is finished is kept and other
-    processes are ended; afterwards this process dies of the signal, as it would have at once. One
-    that is ignored, as SIGHUP by nohup, stays so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    processes are ended; afterwards this process dies of the signal, as it would have at once."""
     came: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -42,14 +38,29 @@ def ended_in_order() -> Iterator[None]:
             raise KeyboardInterrupt
         interrupt(signal.SIGINT, frame)
 
-    numbers = [getattr(signal, name) for name in _ENDING if hasattr(signal, name)]
+    try:
+        with handled(_ENDING, end):
+            yield
+    finally:
+        if came:
+            os.kill(os.getpid(), came[0])
+
+
+@contextlib.contextmanager
+def handled(
+    names: Sequence[str], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Within it ``handler`` gets those signals of ``names`` that would end the process. One that
+    is ignored, as SIGHUP by nohup, stays so; signals are the main thread's, and elsewhere none is
+    taken."""
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     taken = [n for n in numbers if signal.getsignal(n) == signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        taken = []
     for number in taken:
-        signal.signal(number, end)
+        signal.signal(number, handler)
     try:
         yield
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
-        if came:
-            os.kill(os.getpid(), came[0])

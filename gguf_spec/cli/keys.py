@@ -6,9 +6,10 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+from gguf_spec.interrupts import handled
 
 _restorers: list[Callable[[], None]] = []
 # What prompt_toolkit and the screen switch on: no frame is held back, pasted lines are not marked,
@@ -32,25 +33,8 @@ def restore_terminal() -> None:
                 os.set_blocking(number, waits)
 
 
-@contextlib.contextmanager
-def _restored_by_signals() -> Iterator[None]:
-    """Within it the signals that end a process give the terminal back first; the process then
-    dies of them as ever. One that is ignored, as SIGHUP by nohup, stays so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
-        return
-    numbers = [getattr(signal, name) for name in _ENDING]
-    taken = [n for n in numbers if signal.getsignal(n) == signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, _end)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
-
-
 def _end(number: int, frame: FrameType | None) -> None:
+    """Give the terminal back, and die of the signal as ever."""
     restore_terminal()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
@@ -82,7 +66,7 @@ def quiet_keys() -> Iterator[None]:
 
     _restorers.append(restore)
     try:
-        with _restored_by_signals():
+        with handled(_ENDING, _end):
             termios.tcsetattr(number, termios.TCSANOW, quiet)
             yield
     finally:

@@ -58,7 +58,11 @@ def test_an_interrupt_meanwhile_leaves_nothing(monkeypatch: pytest.MonkeyPatch) 
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    process = program.start(["/bin/sh", "-c", "trap '' TERM; sleep 600"], subprocess.DEVNULL)
+    script = "trap '' TERM; echo; exec sleep 600"
+    process = program.start(["/bin/sh", "-c", script], subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        pipe.readline()  # it does not listen any more
     monkeypatch.setattr(program.time, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         program.end(process)
