@@ -100,14 +100,14 @@ class SequenceState:
         self.stack.start(self.progress.spec)
         # The last prompt token is decoded in any case: its logits give the first token.
         keep = min(self.history.common_prefix(prompt), self.n_cached, len(prompt) - 1)
+        if not self.consistent:
+            keep = self._cleared()
         if self.keeps_whole_chunks:
             keep = min(keep, self._n_chunked) // target.n_ubatch * target.n_ubatch
         keep = self.stack.reusable(prompt, keep)
         if self.keeps_whole_chunks:
             keep -= keep % target.n_ubatch
-        if not self.consistent:
-            keep = self._cleared()
-        elif keep < self.n_cached and not target.remove(self.seq, keep):
+        if self.consistent and keep < self.n_cached and not target.remove(self.seq, keep):
             keep = self.checkpoints.go_back(keep)
             whole = not self.keeps_whole_chunks or keep % target.n_ubatch == 0
             if not keep or not whole or self.stack.reusable(prompt, keep) < keep:

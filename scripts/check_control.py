@@ -222,7 +222,7 @@ def decode(
         ignore_end=True,
     )
     # The drafters are new and the controller, too: they have the whole prompt to read.
-    session.sequence.consistent, session.sequence.n_cached = False, 0
+    session.sequence.consistent = False
     with arranged(session, drafters) as recorder:
         generation = session.generate(session.raw_prompt(PROMPT), params)
         for _ in generation:

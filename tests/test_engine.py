@@ -620,3 +620,26 @@ def test_a_context_that_was_used_before_starts_clean() -> None:
     engine = Engine(toy)
     sequence = engine.open([], FixedPolicy([]))
     assert run_all(engine, [(sequence, request(4))])[0] == plain(request(4))
+
+
+class Listening(FixedPolicy):
+    """Keeps what it is told of prompts."""
+
+    def __init__(self) -> None:
+        super().__init__((4,))
+        self.new: list[int] = []
+
+    def resting(self, n_prompt: int, n_new: int) -> frozenset[int]:
+        self.new.append(n_new)
+        return frozenset()
+
+
+def test_a_controller_hears_how_much_of_a_prompt_is_read() -> None:
+    """Of the cache, nothing is kept that may not be what it seems."""
+    engine, controller = Engine(ToyContext(5)), Listening()
+    sequence = engine.open([NgramSimple()], controller)
+    for consistent, n_new in ((True, 4), (True, 1), (False, 4)):
+        sequence.consistent = consistent
+        run_all(engine, [(sequence, Request([5, 6, 7, 8], Sampler(SamplingParams()), 4))])
+        assert controller.new[-1] == n_new
+        assert sequence.progress.cached_tokens == 4 - n_new
