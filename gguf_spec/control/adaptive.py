@@ -211,9 +211,15 @@ class AdaptiveController:
         base = self._curve.base
         if base is None or n < choice.n_min or self._until_plain <= 0:
             return 0
-        lengths, costs = self._affordable(n, choice.n_min, base)
-        expected = self._matches[i].expected(match, lengths)
         best, best_rate = 0, max(self._best_rate, self._proof(match) / base)
+        chances = self._matches[i]
+        if (
+            chances.expected(match, (n,))[0]
+            <= best_rate * base * self._curve.bounds(2, self._depth)[0]
+        ):
+            return 0  # not even if all of it took no longer than a draft of one token
+        lengths, costs = self._affordable(n, choice.n_min, base)
+        expected = chances.expected(match, lengths)
         for k, tokens, seconds in zip(lengths, expected, costs, strict=True):
             rate = tokens / seconds
             if rate > best_rate:

@@ -27,7 +27,7 @@ _LEAST_SECONDS = 1e-9  # what a clock cannot tell from nothing
 _MOST_RATIO = 9999.0  # no batch costs more
 _STRANGE = 1.3  # times the warm-up's ratio: a busy machine, or news
 _DOUBT_AFTER = 64  # plain tokens after which strange ratios are doubted
-_MOST = math.log(2.0)  # a surprise is not taken for more than this: it may be another program's
+_MOST = 2.0  # times longer or shorter, no surprise is taken for more: it may be another program's
 
 
 class CostCurve:
@@ -103,15 +103,16 @@ class CostCurve:
         if self.base is None:
             self.base = seconds / self.ratio(width, depth)
             return 0.0
-        surprise = math.log(seconds / (self.base * self.ratio(width, depth)))
-        surprise = min(max(surprise, -_MOST), _MOST)
+        times = seconds / (self.base * self.ratio(width, depth))
+        times = min(max(times, 1.0 / _MOST), _MOST)
         if width == 1:
             self._n_single += 1
-            self.base *= math.exp(max(_BASE_RATE, 1.0 / self._n_single) * surprise)
+            self.base *= times ** max(_BASE_RATE, 1.0 / self._n_single)
             self._n_plain += 1
             if self._n_plain % _DOUBT_AFTER == 0:
                 self._doubt_strange()
-            return surprise
+            return math.log(times)
+        surprise = math.log(times)
         self._n_plain = 0
         which = _depth_class(depth)
         known = width in self._line(which)[0]

@@ -44,7 +44,7 @@ class NgramSimple(NgramDrafter):
         self._index.extend(history, length - n - 1)
         if length <= n + self.size_m + 2:
             return []
-        start = self._index.find(history, history.ngram(length - n, n))
+        start = self._index.find(history, history[length - n :])
         # The last token is not part of what may be copied: the target has not seen it yet.
         end = min(start + n + self.size_m, length - 1)
         if start < 0 or end - (start + n) < n:
@@ -55,7 +55,7 @@ class NgramSimple(NgramDrafter):
     def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.size_n:
             return [], 0
-        return pool.longest(self._last_tokens(self.size_n), self.size_n, self.size_m, 1)
+        return pool.longest(self._history, self.size_n, self.size_m, 1)
 
     def _reset(self, base: int) -> None:
         self._index.clear(max(base, 1))

@@ -8,14 +8,12 @@ from array import array
 from gguf_spec.context import ModelContext, Run
 from gguf_spec.drafters.base import Draft
 from gguf_spec.drafters.ngram_predicted import Follower
-from gguf_spec.drafters.pool import Pool
+from gguf_spec.drafters.pool import LONGEST_MATCH, Pool
 from gguf_spec.history import History
 from gguf_spec.sampling import Sampler
 
 MAX_INDEXED = 262_144
 """Most tokens of a history that are indexed, the latest ones: 28 MiB, or 90 MiB of counts."""
-LONGEST_MATCH = 64
-"""Tokens before a draft that are compared with those before the place that it is copied from."""
 _LONGEST_PAUSE = 32
 _FIRST_LENGTH = 16
 
@@ -72,8 +70,8 @@ class Open(Trust):
 class NgramIndex:
     """Where the n-grams of a history start, the latest and through it the earlier ones.
 
-    The keys are 64-bit hashes and every hit is compared with the text: exact, and the memory does
-    not depend on ``n``. Should two n-grams share a hash, the earlier one is no longer found.
+    The keys are hashes and every hit is compared with the text: exact, and the memory does not
+    depend on ``n``. Should two n-grams share a hash, the earlier one is no longer found.
     """
 
     __slots__ = ("_base", "_latest", "_previous", "n")
@@ -91,15 +89,19 @@ class NgramIndex:
     def extend(self, history: History, end: int) -> None:
         """Index the n-grams that start before position ``end`` and are not indexed yet."""
         latest, previous, n = self._latest, self._previous, self.n
-        for start in range(self._base + len(previous), end):
-            key = hash(history.ngram(start, n))
+        begin = self._base + len(previous)
+        if begin >= end:
+            return
+        tokens = history[begin : end + n - 1]
+        for i in range(end - begin):
+            key = hash(tuple(tokens[i : i + n]))
             previous.append(latest.get(key, -1))
-            latest[key] = start
+            latest[key] = begin + i
 
-    def find(self, history: History, key: bytes) -> int:
-        """Start of the latest indexed n-gram whose bytes are ``key``, or -1."""
-        start = self._latest.get(hash(key), -1)
-        return start if start >= 0 and history.ngram(start, self.n) == key else -1
+    def find(self, history: History, key: list[int]) -> int:
+        """Start of the latest indexed n-gram that is ``key``, or -1."""
+        start = self._latest.get(hash(tuple(key)), -1)
+        return start if start >= 0 and history[start : start + self.n] == key else -1
 
     def before(self, start: int) -> int:
         """Start of the same n-gram before the one at ``start``, or -1."""
@@ -229,10 +231,6 @@ class NgramDrafter(ABC):
         tokens = self._follower.next(self._history, self._trust_predicted.length)
         self._match = self._follower.match
         return tokens if tokens and self._trust_predicted.ready() else []
-
-    def _last_tokens(self, n: int) -> list[int]:
-        """The last ``n`` tokens, and more as far as texts of the pool are compared with them."""
-        return self._history[-max(n, LONGEST_MATCH) :]
 
     def _copied_from(self, place: int) -> None:
         """The draft is what stands at position ``place`` of the history."""

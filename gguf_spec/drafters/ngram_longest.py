@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gguf_spec.drafters.ngram_base import LONGEST_MATCH, MAX_INDEXED, NgramDrafter, NgramIndex
-from gguf_spec.drafters.pool import Pool
+from gguf_spec.drafters.ngram_base import MAX_INDEXED, NgramDrafter, NgramIndex
+from gguf_spec.drafters.pool import LONGEST_MATCH, Pool
 from gguf_spec.history import History
 
 _PLACES = 8  # latest occurrences that are compared
@@ -14,6 +14,8 @@ _LEAST_BEGINNING = 3  # tokens of an answer that are its beginning,
 _MOST_BEFORE = 2  # with so many before it at most, or it is how all answers of this chat begin
 _BEGINNING = 12  # what they count for beside themselves
 _SURE = 16  # with so many tokens in common, the place of the last draft is as good as any
+_LEAST_LENGTH = 8  # of a draft, if there are as many tokens,
+_TIMES = 4  # and so many times its match: what comes behind hardly ever stands
 
 
 class LongestMatch(NgramDrafter):
@@ -52,20 +54,22 @@ class LongestMatch(NgramDrafter):
         best, match, pool = self._find(limit), self._match, self._pool
         if pool is None or match >= LONGEST_MATCH:
             return best
-        for tokens, own in (self._predicted(pool), self._find_in_pool(pool)):
+        if pool.predicted is not None:
+            tokens, own = self._follow(pool), self._match
             if tokens and own >= match:
                 best, match = tokens, own
+        tokens, own = self._find_in_pool(pool)
+        if tokens and own >= match:
+            best, match = tokens, own
         self._match = match
-        return best
-
-    def _predicted(self, pool: Pool) -> tuple[list[int], int]:
-        return self._follow(pool), self._match
+        return best[: max(_LEAST_LENGTH, _TIMES * match)]
 
     def _find(self, limit: int) -> list[int]:
-        history, m = self._history, self.size_m
+        history = self._history
         place = self._place_in(history)
         if place < 0:
             return []
+        m = min(limit, self.size_m, max(_LEAST_LENGTH, _TIMES * self._match))
         tokens = history[place : place + m]
         period = len(tokens)
         while len(tokens) < m:
@@ -95,7 +99,7 @@ class LongestMatch(NgramDrafter):
             match = self._agreement(place) if place < length else 0
             if match:
                 self._place, self._matched = place, match
-        start = self._index.find(history, history.ngram(length - n, n))
+        start = self._index.find(history, history[length - n :])
         nexts: list[int] = []
         for _ in range(_PLACES):
             if start < 0:
@@ -144,8 +148,7 @@ class LongestMatch(NgramDrafter):
     def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.size_n:
             return [], 0
-        last = self._last_tokens(self.size_n)
-        return pool.longest(last, self.size_n, self.size_m, _PLACES)
+        return pool.longest(self._history, self.size_n, self.size_m, _PLACES)
 
     def _reset(self, base: int) -> None:
         self._index.clear(base)

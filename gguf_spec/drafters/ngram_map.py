@@ -54,11 +54,10 @@ class NgramMapK(NgramDrafter):
         self._index.extend(history, length - n - m - 1)
         if length <= 2 * n + m:
             return []
-        key = history.ngram(length - n, n)
-        start = self._index.find(history, key)
+        start = self._index.find(history, history[length - n :])
         if start < 0 or not self._hits(start):
             return []
-        begin, trust = self._choose(key, start)
+        begin, trust = self._choose(history.ngram(start, n), start)
         if begin < 0 or not trust.ready():
             return []
         self._last = trust
@@ -68,7 +67,7 @@ class NgramMapK(NgramDrafter):
     def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.size_n:
             return [], 0
-        return pool.longest(self._last_tokens(self.size_n), self.size_n, self.size_m, 1)
+        return pool.longest(self._history, self.size_n, self.size_m, 1)
 
     def _learn(self, offered: int, matched: int, refuted: bool) -> None:
         if self._last is not None:

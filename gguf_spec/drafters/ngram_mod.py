@@ -5,8 +5,6 @@ The rules are those of llama.cpp's ``common/ngram-mod.cpp`` and ``common/specula
 
 from __future__ import annotations
 
-from array import array
-
 from gguf_spec.drafters.ngram_base import MAX_INDEXED, NgramDrafter, NgramIndex
 from gguf_spec.drafters.pool import Pool
 
@@ -52,26 +50,25 @@ class NgramMod(NgramDrafter):
         index.extend(history, length - n)
         if length < n:
             return []
-        window = bytearray(history.ngram(length - n, n))
-        size = len(window) // n
+        window = history[length - n :]
         tokens: list[int] = []
         # What is beyond the limit is of no use, except to show that the chain is long enough.
         wanted = min(self.n_max, max(limit, self.n_min))
         while len(tokens) < wanted:
-            start = index.find(history, bytes(window[len(tokens) * size :]))
+            start = index.find(history, window[len(tokens) :])
             if start < 0:
                 break
             if not tokens:
                 self._copied_from(start + n)
             token = history[start + n]
             tokens.append(token)
-            window += array("i", (token,)).tobytes()
+            window.append(token)
         return tokens if len(tokens) >= self.n_min else []
 
     def _find_in_pool(self, pool: Pool) -> tuple[list[int], int]:
         if len(self._history) < self.n_match:
             return [], 0
-        tokens, match = pool.longest(self._last_tokens(self.n_match), self.n_match, self.n_max, 1)
+        tokens, match = pool.longest(self._history, self.n_match, self.n_max, 1)
         return (tokens, match) if len(tokens) >= self.n_min else ([], 0)
 
     def _learn(self, offered: int, matched: int, refuted: bool) -> None:

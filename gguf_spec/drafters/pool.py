@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +14,20 @@ from numpy.typing import NDArray
 from gguf_spec.drafters.ngram_predicted import PredictedText
 
 MAX_TOKENS = 262_144
+LONGEST_MATCH = 64
+"""Tokens before a draft that are compared with those before the place that it is copied from."""
 _FACTOR = 6364136223846793005  # Knuth's MMIX multiplier: odd, so that it has an inverse
 _INVERSE = pow(_FACTOR, -1, 2**64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """The n-grams of all texts that a token follows: hashes, sorted, and where they start."""
+    """The n-grams of all texts that a token follows: hashes, sorted, and where they start; and what
+    the tokens of an n-gram count for in its hash."""
 
-    hashes: NDArray[np.uint64]
-    starts: NDArray[np.int64]
-    weights: NDArray[np.uint64]
+    hashes: memoryview
+    starts: memoryview
+    weights: list[int]
 
 
 class Pool:
@@ -35,7 +40,9 @@ class Pool:
 
     Look-ups are a binary search in sorted hashes of n-grams, 16 bytes per token and length of
     n-gram: a dictionary of as many Python objects would need ten times that. The index of a length
-    is made at the first look-up after the texts changed. A pool serves one thread.
+    is made at the first look-up after the texts changed, by numpy; the search is not its, because
+    a dozen of its calls take 150 µs after a decode that emptied the caches. A pool serves one
+    thread.
     """
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
@@ -44,8 +51,9 @@ class Pool:
         """Tokens of the earlier texts."""
         self.predicted: PredictedText | None = None
         self._texts: dict[bytes, int] = {}  # bytes of 32-bit tokens -> tokens; the latest last
-        self._all: NDArray[np.int32] | None = None
-        self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._joined = b""  # all of them
+        self._tokens = memoryview(self._joined).cast("i")
+        self._ends: list[int] | None = None  # of the texts among those tokens, ascending
         self._indexes: dict[int, _Index] = {}
 
     @property
@@ -64,7 +72,7 @@ class Pool:
         while self.n_tokens > self.max_tokens:
             oldest = next(iter(self._texts))
             self.n_tokens -= self._texts.pop(oldest)
-        self._all = None
+        self._ends = None
 
     def predict(self, tokens: Sequence[int]) -> None:
         """Expect this output from the next completion on; no tokens: expect nothing."""
@@ -75,62 +83,65 @@ class Pool:
         self.predicted = None
         self._texts.clear()
         self.n_tokens = 0
-        self._all = None
+        self._ends = None
 
-    def longest(self, last: Sequence[int], n: int, length: int, most: int) -> tuple[list[int], int]:
-        """Of the ``most`` latest occurrences of the last ``n`` tokens of ``last``, the one before
-        which most of ``last`` agrees, of equals the latest: up to ``length`` tokens that followed
-        it, and how many agree. No tokens and 0 if there is none."""
-        found = self._find(last[-n:], most)
-        if not len(found) or self._all is None:
+    def longest(self, text: Sequence[int], n: int, length: int, most: int) -> tuple[list[int], int]:
+        """Of the ``most`` latest occurrences of the last ``n`` tokens of ``text``, the one before
+        which most of ``text`` agrees, of equals the latest: up to ``length`` tokens that followed
+        it, and how many agree, as far as is looked. No tokens and 0 if there is none."""
+        size = len(text)
+        places = self._find(text[size - n :], most)
+        if not places:
             return [], 0
-        begin, match = int(found[-1]) + n, 0
-        for place in (found[::-1] + n).tolist():
-            text_start = int(self._ends[self._text_of(place) - 1]) if self._text_of(place) else 0
-            agrees = _agreement(self._all[max(place - len(last), text_start) : place], last)
+        tokens, ends = self._tokens, self._ends or []
+        before = text[size - n - 1] if size > n else -1
+        best, match = -1, 0
+        for start in reversed(places):
+            agrees = n
+            if start and tokens[start - 1] == before:
+                text_start = ends[i - 1] if (i := bisect_right(ends, start)) else 0
+                longest = min(size, max(n, LONGEST_MATCH), start + n - text_start)
+                while agrees < longest and tokens[start + n - agrees - 1] == text[-agrees - 1]:
+                    agrees += 1
             if agrees > match:
-                begin, match = place, agrees
-        end = int(self._ends[self._text_of(begin)])
-        tokens: list[int] = self._all[begin : min(end, begin + length)].tolist()
-        return tokens, match
-
-    def _text_of(self, position: int) -> int:
-        """Which of the joined texts ``position`` lies in."""
-        return int(np.searchsorted(self._ends, position, side="right"))
+                best, match = start, agrees
+        begin, end = best + n, ends[bisect_right(ends, best)]
+        return tokens[begin : min(end, begin + length)].tolist(), match
 
     def followers(self, key: Sequence[int], most: int = 64) -> dict[int, int]:
         """How often which token followed the ``most`` latest occurrences of ``key``."""
         counts: dict[int, int] = {}
-        found = self._find(key, most)
-        if len(found) and self._all is not None:
-            for token in self._all[found + len(key)].tolist():
-                counts[token] = counts.get(token, 0) + 1
+        for start in self._find(key, most):
+            token = self._tokens[start + len(key)]
+            counts[token] = counts.get(token, 0) + 1
         return counts
 
-    def _find(self, key: Sequence[int], most: int) -> NDArray[np.int64]:
+    def _find(self, key: Sequence[int], most: int) -> list[int]:
         """Where the ``most`` latest occurrences of ``key`` start in the joined texts, ascending."""
         if not self._texts:
-            return self._ends[:0]
+            return []
         index = self._index(len(key))
-        tokens = np.asarray(key, np.int32)
-        hashed = (tokens.astype(np.uint64) * index.weights).sum(dtype=np.uint64)
-        end = int(index.hashes.searchsorted(hashed, "right"))
+        hashed, hashes = 0, index.hashes
+        for token, weight in zip(key, index.weights, strict=True):
+            hashed += token * weight
+        hashed %= 2**64
+        begin = bisect_left(hashes, hashed)
+        if begin == len(hashes) or hashes[begin] != hashed:
+            return []
+        end = bisect_right(hashes, hashed, begin)
         # Equal hashes are in the order of the texts.
-        begin = max(int(index.hashes.searchsorted(hashed, "left")), end - most)
-        found = index.starts[begin:end]
-        if not len(found) or self._all is None:
-            return found
-        same = (self._all[found[:, None] + np.arange(len(key))] == tokens).all(axis=1)
-        matching: NDArray[np.int64] = found[same]
-        return matching
+        found: list[int] = index.starts[max(begin, end - most) : end].tolist()
+        raw, joined, size = array("i", key).tobytes(), self._joined, 4 * len(key)
+        return [start for start in found if joined[4 * start : 4 * start + size] == raw]
 
     def _index(self, n: int) -> _Index:
-        if self._all is None:
-            self._all = np.frombuffer(b"".join(self._texts), np.int32)
-            self._ends = np.cumsum(np.fromiter(self._texts.values(), np.int64))
+        if self._ends is None:
+            self._joined = b"".join(self._texts)
+            self._tokens = memoryview(self._joined).cast("i")
+            self._ends = list(accumulate(self._texts.values()))
             self._indexes.clear()
         if n not in self._indexes:
-            self._indexes[n] = self._make_index(self._all, n)
+            self._indexes[n] = self._make_index(np.asarray(self._tokens), n)
         return self._indexes[n]
 
     def _make_index(self, tokens: NDArray[np.int32], n: int) -> _Index:
@@ -141,21 +152,13 @@ class Pool:
         sums = np.zeros(len(tokens) + 1, np.uint64)
         np.cumsum(tokens.astype(np.uint64) * inverse[: len(tokens)], out=sums[1:])
         starts = np.arange(max(len(tokens) - n, 0), dtype=np.int64)
-        text_end = self._ends[np.searchsorted(self._ends, starts, side="right")]
+        ends = np.asarray(self._ends)
+        text_end = ends[np.searchsorted(ends, starts, side="right")]
         starts = starts[starts + n < text_end]
         hashes = (sums[starts + n] - sums[starts]) * _powers(_FACTOR, size)[starts]
         order = np.argsort(hashes, kind="stable")
-        return _Index(hashes[order], starts[order], inverse[:n])
-
-
-def _agreement(a: NDArray[np.int32], b: Sequence[int]) -> int:
-    """How many of the last tokens of both agree."""
-    n = 0
-    for one, other in zip(a[::-1].tolist(), reversed(b), strict=False):
-        if one != other:
-            break
-        n += 1
-    return n
+        weights: list[int] = inverse[:n].tolist()
+        return _Index(hashes[order].data, starts[order].data, weights)
 
 
 def _powers(base: int, count: int) -> NDArray[np.uint64]:

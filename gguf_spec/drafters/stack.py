@@ -14,6 +14,7 @@ from gguf_spec.context import ModelContext, Run
 from gguf_spec.control.base import Controller, Offer, Round
 from gguf_spec.draft_sampling import DraftSampling
 from gguf_spec.drafters.base import Absent, Draft, Drafter, Rebuildable, StatesDrafter, Unsure
+from gguf_spec.drafters.ngram_base import NgramDrafter
 from gguf_spec.errors import GgufSpecError
 from gguf_spec.history import History
 from gguf_spec.recovery import DROUGHT, Recovery
@@ -51,6 +52,7 @@ class Stack:
         self._n_read = 0
         self._recoveries: list[Recovery] = []
         self._unsure: dict[int, Unsure] = {}
+        self._observers: list[int] = []
 
     def start(self, stats: SpecStats) -> None:
         """A generation starts, whose events go into ``stats``."""
@@ -66,6 +68,9 @@ class Stack:
         miss; see ``StatesDrafter``. Those that rest in this generation miss all of it."""
         self._resting = self.controller.resting(len(prompt), len(prompt) - keep)
         self._reading, self._n_read = {}, 0
+        # Those that read the text alone would be shown something in every round, for nothing.
+        blind = {i for i, d in enumerate(self.drafters) if isinstance(d, NgramDrafter)}
+        self._observers = [i for i, _ in self._awake() if i not in blind]
         for i, drafter in self._awake():
             if isinstance(drafter, StatesDrafter):
                 try:
@@ -85,17 +90,19 @@ class Stack:
 
     def observe(self, target: ModelContext, run: Run) -> None:
         """The target has decoded ``run``."""
+        self._n_read += len(run.tokens)
+        if not self._observers:
+            return
         first = begun = perf_counter()
-        for i, drafter in self._awake():
+        for i in self._observers:
             try:
-                drafter.observe(target, run)
+                self.drafters[i].observe(target, run)
             except Exception as error:
                 self._drop(i, error)
             if self._reading is not None:
                 now = perf_counter()
                 self._reading[i] = self._reading.get(i, 0.0) + now - begun
                 begun = now
-        self._n_read += len(run.tokens)
         self.seconds += perf_counter() - first
 
     def propose(

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gguf_spec.drafters.ngram import NgramSimple
-from gguf_spec.drafters.ngram_base import LONGEST_MATCH, MAX_INDEXED, NgramDrafter
+from gguf_spec.drafters.ngram_base import MAX_INDEXED, NgramDrafter
 from gguf_spec.drafters.ngram_longest import LongestMatch
 from gguf_spec.drafters.ngram_map import NgramMapK, NgramMapK4V
 from gguf_spec.drafters.ngram_mod import NgramMod
 from gguf_spec.drafters.ngram_registry import AUTO_SIZES, make_ngram, ngram_ceiling
-from gguf_spec.drafters.pool import Pool
+from gguf_spec.drafters.pool import LONGEST_MATCH, Pool
 from gguf_spec.history import History
 from gguf_spec.profile_schema import Spec
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -209,3 +209,19 @@ def test_named_types_and_fixed_drafts_are_those_of_llama_cpp(values: dict[str, o
     made = make_ngram("ngram-simple", spec)
     assert isinstance(made, NgramSimple)
     assert (made.size_n, made.size_m, ngram_ceiling("ngram-simple", spec)) == (12, 48, 48)
+
+
+def test_a_draft_is_as_long_as_its_match_lets_hope() -> None:
+    """What is behind four times as many tokens as agree hardly ever stands."""
+    long = list(range(100, 200))
+    apart = [7, 7, 7]
+
+    def length(match: int, pool: Pool | None = None) -> int:
+        drafter = LongestMatch(2, 47, pool)
+        before = [] if pool else [*long, *apart]
+        return len(drafted(drafter, [*before, *long[20 - match : 20]], 64)[0])
+
+    pool = Pool()
+    pool.add(long)
+    for texts in (None, pool):
+        assert [length(match, texts) for match in (2, 3, 9, 11, 12)] == [8, 12, 36, 44, 47]
