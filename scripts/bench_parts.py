@@ -25,7 +25,9 @@ from bench_plain import sha256, versions
 from gguf_spec.bench.document import machine, ref_name
 from gguf_spec.context import Run
 from gguf_spec.drafters.base import Drafter
-from gguf_spec.drafters.ngram_registry import make_ngram
+from gguf_spec.drafters.ngram_longest import LongestMatch
+from gguf_spec.drafters.ngram_registry import AUTO_SIZES, make_ngram
+from gguf_spec.drafters.pool import Pool
 from gguf_spec.history import History
 from gguf_spec.profile import Profile, Spec, apply_values
 from gguf_spec.sampling import Sampler, SamplingParams
@@ -62,6 +64,7 @@ def main() -> None:
     )
     with Session(setup) as session:
         sampling = {name: sample(session, params) for name, params in SAMPLERS.items()}
+        automatic = {name: cold(session, pool) for name, pool in pools(session).items()}
         n_vocab = session.model.n_vocab
     record = {
         "what": "microseconds outside libllama",
@@ -71,11 +74,16 @@ def main() -> None:
         "versions": versions(),
         "model": {"file": setup.path.name, "sha256": sha256(setup.path), "n_vocab": n_vocab},
         "sampling_microseconds_per_row": sampling,
+        "automatic_lookup_microseconds_after_a_decode": automatic,
         "ngram": {kind: ngram(kind) for kind in NGRAM_TYPES},
     }
     path = options.output / f"parts-{setup.path.stem.lower()}-{date.today():%Y%m%d}.json"
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps({k: record[k] for k in ("sampling_microseconds_per_row", "ngram")}, indent=1))
+    print(
+        json.dumps(
+            {k: v for k, v in record.items() if "microseconds" in k or k == "ngram"}, indent=1
+        )
+    )
 
 
 def sample(session: Session, params: SamplingParams) -> dict[str, float]:
@@ -85,18 +93,46 @@ def sample(session: Session, params: SamplingParams) -> dict[str, float]:
     context.clear(0)
     tokens = model.tokenize(TEXT, add_special=True)
     context.decode([Run(0, 0, tokens, 1)])
-    row, cold = len(tokens) - 1, []
+    row, after = len(tokens) - 1, []
     for _ in range(100):
         logits = context.logits(row)
         begun = perf_counter()
         token = sampler.sample(logits, len(tokens), tokens)
-        cold.append((perf_counter() - begun) * 1e6)
+        after.append((perf_counter() - begun) * 1e6)
         context.decode([Run(0, len(tokens), [token], 1)])
         tokens.append(token)
         row = 0
     logits = np.array(context.logits(0))
     warm = [timed(lambda i=i: sampler.sample(logits, i, tokens)) for i in range(200)]
-    return {"in a loop": statistics.median(warm), "after a decode": statistics.median(cold)}
+    return {"in a loop": statistics.median(warm), "after a decode": statistics.median(after)}
+
+
+def pools(session: Session) -> dict[str, Pool | None]:
+    """Earlier texts: none, and twenty of 300 tokens with the words of this one in other orders."""
+    words, numbers = session.model.tokenize(TEXT), random.Random(2)
+    pool = Pool()
+    for _ in range(20):
+        pool.add([numbers.choice(words) for _ in range(300)])
+    return {"of the text alone": None, "with 20 earlier texts": pool}
+
+
+def cold(session: Session, pool: Pool | None) -> float:
+    """Median time of the look-up that ``auto`` makes in every round, after each of 200 decodes of
+    an answer that decoding chose."""
+    context, model = session.context, session.model
+    sampler, drafter = Sampler(SamplingParams()), LongestMatch(*AUTO_SIZES, pool)
+    context.clear(0)
+    history = History(model.tokenize(TEXT, add_special=True))
+    drafter.begin(history)
+    context.decode([Run(0, 0, history[:], 1)])
+    row, times = len(history) - 1, []
+    for _ in range(200):
+        history.extend([sampler.sample(context.logits(row), len(history))])
+        times.append(timed(look_up(drafter, sampler)))
+        drafter.accept(0)
+        context.decode([Run(0, len(history) - 1, history[-1:], 1)])
+        row = 0
+    return statistics.median(times)
 
 
 def ngram(kind: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def measured_workload(
     runs = list(runner.rounds(options.repeat))
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
-    result = conclude(runs, runner.differences, name)
+    result = conclude(runs, runner.differences, work)
     prompts = runner.conversations[0].prompts
     result |= {
         "prompt_tokens": [len(prompt.tokens) for prompt in prompts],
@@ -245,7 +245,9 @@ def runner_of(
 
 
 def conclude(
-    runs: Sequence[BenchRun], differences: Mapping[tuple[str, str], dict[str, Any]], name: str
+    runs: Sequence[BenchRun],
+    differences: Mapping[tuple[str, str], dict[str, Any]],
+    work: Workload,
 ) -> dict[str, Any]:
     """What the runs of one workload say."""
     by_side: dict[str, list[BenchRun]] = {}
@@ -266,7 +268,7 @@ def conclude(
     auto = {side: beside(side, AUTO) for side in by_side if side != AUTO}
     shares = {side: ratios(one) for side, one in auto.items()}
     return {
-        "workload": name,
+        "workload": work.name,
         "plain_tokens_per_second": sorted(speed_of(run) for run in by_side[PLAIN]),
         "beside_plain": [slim(one) for one in plain.values()],
         "auto_beside": [slim(one) for one in auto.values()],
@@ -276,6 +278,7 @@ def conclude(
             same_settings(by_side, beside, ours, side)
             for side in theirs
             if (ours := ours_of(side)) in by_side
+            and (ours == PLAIN or not work.predict)  # nobody tells llama-server what to expect
         ],
         "acceptance": {side: acceptance(by_side[side]) for side in by_side},
         "differences": [{"setup": setup, **one} for setup, one in found.items()],
