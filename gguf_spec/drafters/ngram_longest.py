@@ -7,9 +7,9 @@ from gguf_spec.drafters.pool import LONGEST_MATCH, Pool
 from gguf_spec.history import History
 
 _PLACES = 8  # latest occurrences that are compared
-_LEAST_BEFORE = 8  # tokens that agree before one that differs, for them to count
+_LEAST_BEFORE = 16  # tokens that agree before one that differs, for them to count
 _MOST_EXTRA = 5  # and what they count for at most
-_WORTH = ((4, 16), (2, 8))  # matches that so many places are worth which go on alike
+_WORTH = ((4, 16), (3, 8), (2, 7))  # matches that so many places are worth which go on alike
 _LEAST_BEGINNING = 3  # tokens of an answer that are its beginning,
 _MOST_BEFORE = 2  # with so many before it at most, or it is how all answers of this chat begin
 _BEGINNING = 8  # what they count for beside themselves

@@ -40,7 +40,8 @@ def test_of_equal_matches_the_latest_is_taken() -> None:
     ("followers", "draft", "match"),
     [
         ([7], 7, 2),
-        ([7, 7], 7, 8),
+        ([7, 7], 7, 7),
+        ([7, 7, 7], 7, 8),
         ([7, 7, 7, 7], 7, 16),
         ([7, 8], 8, 1),  # the latest, which is one of two
         ([7, 7, 8], 8, 1),
@@ -87,6 +88,8 @@ def test_one_token_that_differs_does_not_end_a_long_match() -> None:
     tokens, match = drafted(LongestMatch(2, 3), [*text, *copied[21:23]])
     assert tokens == copied[23:26]
     assert match > 2
+    short = [*copied, 90, 91, 92, 1, *copied[:12], 99, *copied[13:15]]
+    assert drafted(LongestMatch(2, 3), short) == (copied[15:18], 2), "too little agrees before it"
     drafter = LongestMatch(2, 3)
     history = History(text[:-1])
     drafter.begin(history)
