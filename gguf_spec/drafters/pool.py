@@ -40,9 +40,8 @@ class Pool:
 
     Look-ups are a binary search in sorted hashes of n-grams, 16 bytes per token and length of
     n-gram: a dictionary of as many Python objects would need ten times that. The index of a length
-    is made at the first look-up after the texts changed, by numpy; the search is not its, because
-    a dozen of its calls take 150 µs after a decode that emptied the caches. A pool serves one
-    thread.
+    is made at the first look-up after the texts changed, by numpy; the search is plain Python,
+    which is faster after a decode that emptied the caches. A pool serves one thread.
     """
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
