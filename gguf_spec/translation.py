@@ -6,6 +6,7 @@ Neither can make a wrong text, only drafts that are rejected: the target verifie
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
@@ -65,7 +66,7 @@ def make_translation(target: Vocabulary, drafter: Vocabulary) -> Translation:
     return TextTranslation(ours, theirs)
 
 
-class _Reader:
+class _Reader(ABC):
     """What both ways share: how far the history was read, and the texts of control tokens."""
 
     def __init__(self, target: Lexicon, drafter: Lexicon) -> None:
@@ -87,12 +88,13 @@ class _Reader:
         before = self._cut_back(common) if common < len(self._read) else len(self.tokens)
         return min(before, self.read(history))
 
+    @abstractmethod
     def read(self, history: Sequence[int]) -> int:
-        raise NotImplementedError
+        """See ``Translation.read``."""
 
+    @abstractmethod
     def _cut_back(self, common: int) -> int:
         """Forget all but ``common`` tokens of the history; how many ``tokens`` are left."""
-        raise NotImplementedError
 
     def _is_added_bos(self, token: int) -> bool:
         """Whether ``token``, which comes next, is a BOS that the drafter's own stands for."""

@@ -54,22 +54,21 @@ class LongestMatch(NgramDrafter):
         best, match, pool = self._find(limit), self._match, self._pool
         if pool is None or match >= LONGEST_MATCH:
             return best
-        if pool.predicted is not None:
-            tokens, own = self._follow(pool), self._match
+        for tokens, own in (self._predicted(pool), self._find_in_pool(pool)):
             if tokens and own >= match:
                 best, match = tokens, own
-        tokens, own = self._find_in_pool(pool)
-        if tokens and own >= match:
-            best, match = tokens, own
         self._match = match
-        return best[: max(_LEAST_LENGTH, _TIMES * match)]
+        return best[: _hopeful(match)]
+
+    def _predicted(self, pool: Pool) -> tuple[list[int], int]:
+        return self._follow(pool), self._match
 
     def _find(self, limit: int) -> list[int]:
         history = self._history
         place = self._place_in(history)
         if place < 0:
             return []
-        m = min(limit, self.size_m, max(_LEAST_LENGTH, _TIMES * self._match))
+        m = min(limit, self.size_m, _hopeful(self._match))
         tokens = history[place : place + m]
         period = len(tokens)
         while len(tokens) < m:
@@ -153,3 +152,8 @@ class LongestMatch(NgramDrafter):
     def _reset(self, base: int) -> None:
         self._index.clear(base)
         self._place, self._seen, self._matched = -1, 0, 0
+
+
+def _hopeful(match: int) -> int:
+    """How many tokens of a draft there is hope for."""
+    return max(_LEAST_LENGTH, _TIMES * match)
